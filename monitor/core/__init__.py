@@ -1,32 +1,32 @@
-"""The core: messages of the follower in, transitions and snapshots out. Time is an argument; nothing here waits.
+"""The core turns the follower's messages into transitions of incidents and snapshots. Pure: time is an argument.
 
-The daemon, `run --once`, `report`, `top` and the tests drive the same object. It owns every RunState. Beside the fold
-and the judgement only the core writes to one: its sources, which of them are unreadable, when it was read, whether it
-is live. At a tick it judges the runs that are due. The rooms:
+The daemon, `run --once`, `replay`, `report` and the tests drive the same object. The core owns every RunState. At a
+tick it evaluates the rules of the runs that are due. A line passes the first group of modules from top to bottom:
 
-    intake.py     messages of the follower, each to the source it concerns
-    observing.py  which runs are observed: mounts that do not answer, agents that are stale, files that cannot be read
-    ordered.py    the lines of a pushed stream, in their order
-    belonging.py  which run a stream's lines are of, or that they wait until it is known
-    folding.py    events into the run that they belong to, or held until that is known
-    watched.py    what these work on: the rooms below, which run is judged next, and what happened
+    intake.py       passes each message of the follower to its source
+    observing.py    which runs are observed: mounts that do not answer, stale agents, unreadable files
+    ordered.py      sorts the lines of a pushed stream
+    attribution.py  decides to which run a stream's lines belong; they wait until that is known
+    run_streams.py  drops what another stream of the run has already reported
+    folding.py      adds the events to the state of their run, or holds them until the run is known
+    watched.py      the shared state of these modules, and which run is evaluated next
 
-    sources.py    the followed files: reader, proof of the place, read to the end or not; the dormant
-    runs.py       the runs: begin, archive, lose, expire, make room
-    groups.py     names by what they are of: files of a run, runs of a log
-    counters.py   what the monitor counts of its own reading
-    aside.py      what the monitor's own code failed at
-    saved.py      what a restart needs
+    sources.py      the followed files: reader, position, read to the end or not
+    runs.py         the runs: begin, become historical, get lost, expire, make room
+    job_index.py    streams by Slurm job
+    groups.py       an index of names by group: files of a run, runs of a log
+    counters.py     what the monitor counts about its own reading
+    quarantine.py   sources and runs at which the monitor's own code failed
+    saved.py        what a restart needs
 
-    extension.py  what an optional part (Slurm, remediation, statistics of nodes) adds
-    outbox.py     the messages that are owed to receivers
-    view.py       what HTTP shows of the runs
-    ended.py      what the page still shows of runs whose series have left
+    extension.py    the interface of optional parts (Slurm, remediation)
+    outbox.py       pending notifications
+    view.py         what HTTP shows of the runs
+    ended.py        what the page still shows of expired runs
 
-Instants are seconds of the daemon's steady clock (system/clock.py): a wall clock that is set does not move them.
-`wall_offset` leads to Unix time; it is added where an instant is shown, and taken from what a message brings.
-Each message concerns one source and each judgement one run: `Intake.handle` and `Watched.of_run` are where either may
-fail alone (aside.py).
+Instants are seconds of the daemon's steady clock (system/clock.py), which does not jump when the wall clock is set.
+Unix time is instant + `wall_offset`. Each message concerns one source and each evaluation one run:
+`MessageHandler.handle` and `Watched.of_run` confine a failure to it (quarantine.py).
 """
 
 import logging
@@ -61,32 +61,32 @@ from megatron_monitor.units import LONGEST_SECONDS
 
 _log = logging.getLogger(__name__)
 
-_STREAMS = 8  # of a run whose last lines people are shown, those that were read last
-_BACKLOG_SETTLED = 1.0  # seconds without backlog after which all files of a run are believed to be read
+_STREAMS = 8  # streams per run whose last lines are shown: those read last
+_BACKLOG_SETTLED = 1.0  # seconds without backlog after which all files of a run count as read
 
 
 class Core(Watched):
-    """Everything the daemon knows. Methods are called by one thread; `now` is an instant."""
+    """The state of the daemon. One thread calls the methods; `now` is an instant."""
 
     def __init__(self, config: Config, judge: Evaluator | None = None, *, charts: bool = True) -> None:
-        """`charts`: whether what the charts draw is kept."""
+        """`charts`: keep the data of the charts."""
         self.extensions: list[Extension] = []
-        """The optional parts that work beside this core."""
+        """The optional parts of this core."""
         self.outbox = Outbox()
         self.alerts = Alerts()
         self.unposted: Mapping[str, int] = {}
-        """By notifier, how many Alertmanagers did not accept the last post."""
+        """Notifier -> number of Alertmanagers that did not accept the last post."""
         self._stopped = self._over = False
         self.place: PartitionOffset | None = None
-        """Of a partition of a topic: how far its records were handled."""
+        """For a Kafka partition: the offset up to which records were handled."""
         self.read_until = float("inf")
-        """The instant until which every log was read that there is to read."""
+        """The instant until which all logs were read."""
         super().__init__(config, judge or Evaluator(config), charts=charts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
-        self.counts.add("state_save_failures_total", by=0.0)  # what increases from nothing has no rate
+        self.counts.add("state_save_failures_total", by=0.0)  # a counter that does not start at 0 has no rate
 
     def begin(self, config: Config, judge: Evaluator) -> None:
-        """Nothing is followed yet, and nothing is known of any run."""
+        """Start without followed files and runs."""
         super().begin(config, judge)
         for extension in self.extensions:
             extension.configure(config)
@@ -100,13 +100,13 @@ class Core(Watched):
 
     @property
     def ready(self) -> bool:
-        """Was every source read to its end?"""
+        """True if every source was read to its end."""
         return self.sources.ready
 
     # --- the flight recorder ----------------------------------------------------------------------------------------
 
     def dumps_to_read(self, now: float) -> list[DumpRequest]:
-        """Whose dumps are to be looked at now."""
+        """Return the requests for flight recorder dumps that are due."""
         if not self.config.flight_recorder:
             return []
         hanging = [run for run in self.runs.values() if run.state.live and not run.historical]
@@ -114,18 +114,16 @@ class Core(Watched):
         return [one for one in asked if one is not None]
 
     def dumps_read(self, message: DumpReply) -> None:
-        """Take what the dumps of a run tell."""
+        """Apply the diagnosis of a run's dumps."""
         run = self.runs.get(message.asked.run)
         if run is not None and dumps.take(run.state, run.looked, message):
             self.changed = True
             self.request(run)
 
-    # --- judgement --------------------------------------------------------------------------------------------------
+    # --- evaluation -------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Transition]:
-        """Judge the runs that are due, by what was folded: lines that wait for others hold no judgement back. All
-        transitions since the last call.
-        """
+        """Evaluate the runs that are due. Return all transitions since the last call."""
         events = self.judge.events
         if events.away_since is not None and events.back_at is None:
             events.back_at = now + self.wall_offset
@@ -148,9 +146,7 @@ class Core(Watched):
         return [self._announced(item, now) for item in self._taken()]
 
     def pass_until(self, now: float) -> list[Transition]:
-        """The same on the clock of finished logs: what waited long enough is folded. Their runs are judged between
-        their lines (`Judge.wait_for`).
-        """
+        """Return the transitions since the last call, on the clock of a finished log (`Evaluator.wait_for`)."""
         self.folding.release_overdue(now)
         return self._taken()
 
@@ -171,7 +167,7 @@ class Core(Watched):
         return transitions
 
     def _log_failure(self, run: Run, now: float) -> None:
-        """Once, unless it is an old log that nobody waits for."""
+        """Report a quarantined run once, unless its log is old."""
         if not run.failure_logged:
             run.failure_logged = True
             written = (source.mtime for source in self.sources.of_run(run.log))
@@ -191,7 +187,7 @@ class Core(Watched):
         return item
 
     def _keep_excerpt(self, run: Run, item: Transition) -> None:
-        """Keep the lines around the one that the incident refers to, as long as it is open."""
+        """Keep the lines around an open incident's line."""
         if item.status != "firing":
             run.excerpts.pop(item.incident, None)
         elif item.incident not in run.excerpts and (sources := self.sources.of_run(run.log)):
@@ -201,20 +197,18 @@ class Core(Watched):
             run.excerpts[item.incident] = source.tail.excerpt(source.path, line)
 
     def bring_up_to_date(self) -> None:
-        """Each run says which other runs are of its job."""
+        """Update which other runs share a run's job."""
         self._job_index.bring_up_to_date()
 
     def is_read_further(self, run: Run) -> bool:
-        """Is something of the run still to be read, or can it not be judged?"""
+        """Return True if lines of the run are still unread, or if it is quarantined."""
         own = self.sources.of_run(run.log)
         return bool(run.failed) or any(not source.caught_up or source.behind_bytes for source in own)
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
     def stop_runs(self, at: float, *, over: bool) -> None:
-        """The daemon stops in order (`at`: Unix seconds): nobody watches, so no deadline is shown. `over`: the runs end
-        with it, and their incidents too.
-        """
+        """The daemon stops in order at `at`, Unix seconds: deadlines are no longer shown. `over`: the runs end too."""
         self._stopped, self._over = True, over
         if over:
             self.alerts.end_all(at)
@@ -222,7 +216,7 @@ class Core(Watched):
             run.dirty = True
 
     def snapshot(self, now: float, asked: ViewRequest = EVERYTHING) -> Snapshot:
-        """What HTTP may show until the next one; pages and charts not `asked` for may be older than its samples."""
+        """Return what HTTP shows. Pages and charts that are not `asked` for may be older than the samples."""
         self._job_index.bring_up_to_date()
         runs = [
             run
@@ -263,7 +257,7 @@ class Core(Watched):
         }
 
     def counted(self) -> MonitorCounts:
-        """The counts, brought up to date."""
+        """Return the monitor's counts, brought up to date."""
         for (receiver, outcome), many in self.outbox.take_outcomes().items():
             self.counts.add("notifications_total", receiver, outcome, by=many)
         self.counts.clear("notifications_pending")
@@ -276,7 +270,7 @@ class Core(Watched):
     # --- state over a restart ---------------------------------------------------------------------------------------
 
     def reconfigure(self, config: Config, now: float) -> dict[str, Position]:
-        """Begin anew with another configuration and everything that is known; gives the positions to prove."""
+        """Start again with another configuration and the present state. Return the positions to verify."""
         saved = self.save(now)
         self.saved = UnclaimedState(saved)
         judge = Evaluator(config)
@@ -286,14 +280,14 @@ class Core(Watched):
         return saved.positions
 
     def touch_all(self) -> None:
-        """Everything is to be saved anew."""
+        """Mark the whole state as unsaved."""
         self.changed = self.save_soon = True
         for extension in self.extensions:
             extension.changed = True
         self.touched.update((ENDED,), self.saved.logs, self.runs.logs, self.sources.runs)
 
     def save(self, now: float) -> Saved:
-        """Everything a restart needs: aggregates and offsets as they belong together."""
+        """Return what a restart needs: consistent states and offsets."""
         saved = self._of_monitor(now)
         saved.ended = self.ended.by_name
         saved.extensions = {extension.name: extension.save() for extension in self.extensions if extension.name}
@@ -304,7 +298,7 @@ class Core(Watched):
         return saved
 
     def parts(self, now: float) -> dict[str, bytes | None]:
-        """What of that has changed since the last call, for the state file."""
+        """Return the parts of the state that have changed since the last call; None for a deleted part."""
         self.touched |= self.saved.expire(now)
         found: dict[str, bytes | None] = {MONITOR: self.quarantine.encoded_monitor(self._of_monitor(now))}
         for extension in self.extensions:
@@ -326,7 +320,7 @@ class Core(Watched):
         )  # fmt: skip
 
     def _of_log(self, log: str, now: float) -> LogState | None:
-        """None of one that is put aside: a version without the bug is to read it from the beginning; and of nothing."""
+        """Return a log's state; None if it is empty, or quarantined: then a fixed version reads it from the start."""
         if dormant := self.sources.dormant_of(log):
             for kept in dormant.values():
                 kept.saved_at = now
@@ -337,22 +331,23 @@ class Core(Watched):
         found = self.saved.of_log(log)
         try:
             for source in sources:
-                if not source.waiting:  # else none of its steps is in a run yet: it is read again
+                if not source.waiting:  # otherwise its steps are in no run yet, and it is read again
                     found.sources[source.name] = source.save(now)
             for run in runs:
                 if run.state.proven:
                     found.runs[run.state.name] = self.folding.complete(run)
-        except Exception as error:  # noqa: BLE001 - the boundary of what is saved
+        except Exception as error:  # noqa: BLE001 - a failure is confined to this log
             self.quarantine.note("state", log, error)
             return None
         return found if found.sources or found.runs else None
 
     def restore(self, saved: Saved) -> dict[str, Position]:
-        """Take what was saved; each source and its run are claimed when the follower proves the position.
+        """Load a saved state, before anything else, and return the positions to verify.
 
-        Gives the positions to prove. Before anything else; `now` goes on from the saved instants (`wall_offset`).
+        Each source and its run are claimed when the follower has verified the position. Instants continue those that
+        were saved (`wall_offset`).
         """
-        if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
+        if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon dropped
             saved.forget_expired_runs()
         positions = saved.positions
         self.saved = UnclaimedState(saved)
@@ -366,7 +361,7 @@ class Core(Watched):
                 try:
                     extension.restore(data)
                 except msgspec.MsgspecError as error:
-                    _log.warning("state of %s does not fit: %s; it begins anew", extension.name, error)
+                    _log.warning("state of %s cannot be read: %s; it starts empty", extension.name, error)
                     self.counts.add("state_rebuilds_total")
         self.ended.by_name.update(saved.ended)
         for name, series in saved.counts.items():

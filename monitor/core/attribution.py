@@ -1,16 +1,16 @@
-"""Belonging: which run the lines of a stream go to, by monitor/identity/, and what waits until that is known.
+"""Attribution: decides to which run the lines of a stream belong, by monitor/identity/.
 
-The first of these rules that applies decides:
+The first rule that applies decides:
 
-1. a name that is configured, or the path's, is the run's;
-2. streams of one job under other names are of the run that computes;
-3. a job of another id that computes at the same time is a run of its own, `name:id`;
-4. the same steps, and steps with a loss of each rank's own, are of one training: the stream is beside the others;
-5. other steps, and stamps or live steps at the same time as another training's, are a run of its own;
-6. otherwise the stream tells the next attempt of the run, or an earlier one.
+1. the configured name, or else the path's name, is the run;
+2. streams of one job under other names belong to the run with the job's steps;
+3. a job with another id that computes at the same time is a separate run, `name:id`;
+4. a stream with the same steps, or with steps that have a loss per rank, is a replica in the same run;
+5. other steps, with stamps or live steps at the same time as another training's, are a separate run;
+6. otherwise the stream reports the next attempt of the run, or an earlier one.
 
-Lines of which this is not clear wait: until both compute at once, or the other one is over or silent for long. Set-up
-lines that were taken before the steps told go with the stream to its own run.
+Undecided lines wait until both trainings compute at once, or the other one is over or silent for long. Set-up lines
+that were applied before the decision move with the stream to its separate run.
 """
 
 import itertools
@@ -41,17 +41,17 @@ from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.copies import Report
 from megatron_monitor.run.steps.step import STEP_EVENTS
 
-_MOST = 4096  # lines that wait, or go with a stream to another run; more tell no better
-_LEAST_SILENCE = 30.0  # seconds without a step after which a run whose end nobody told is believed to be over
-_GAPS = 3.0  # usual gaps between two reports, the same
+_MAX_WAITING = 4096  # lines that wait, or move to another run; more lines show no more
+_MIN_SILENCE = 30.0  # seconds without a step after which a run without a reported end counts as over
+_GAPS = 3.0  # the same, in usual gaps between two reports
 _SEVERAL = 3  # steps, or intervals between two reports
-_FRESH = 60.0  # seconds since a file was written in which somebody may still write it
+_FRESH = 60.0  # seconds since the last write in which a file may still be written
 _SET_UP = {*BOUNDS, HostSeen.kind}
 _log = logging.getLogger(__name__)
 
 
 class Attribution:
-    """Which streams wait since when, and which tell of each run and of each job."""
+    """The waiting streams, and the reporting streams of each run and job."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
@@ -63,19 +63,19 @@ class Attribution:
     # --- streams come and go ----------------------------------------------------------------------------------------
 
     def member(self, path: str, saved: StreamIdentity | None, run: str = "") -> tuple[StreamIdentity, str]:
-        """What is known of the stream at `path`, and its run. `saved`: what was known before; `run` that it had."""
+        """Return the identity of the stream at `path`, and its run. `saved` and `run`: those of an earlier process."""
         config = self._watched.config
         named = identity.named(path, config.runs)
         member = saved or StreamIdentity("", "")
         if saved is None:
             member.take_key(identity.key_of(path, config.slurm.job_from))
-        if not member.owner and member.base != named.name:  # new, or configured anew
+        if not member.owner and member.base != named.name:  # new, or with a changed configuration
             member.base, member.why, member.pattern = named.name, named.why, named.pattern
             run = experiment_name(named.name, member.label) if member.label else named.name
         return member, run
 
     def opened(self, source: Source) -> None:
-        """It is followed from now on."""
+        """Register a stream that is followed from now on."""
         member = source.member
         if member.key:
             self.jobs.add(source)
@@ -85,19 +85,19 @@ class Attribution:
         self.jobs.changed(source.run)
 
     def dropped(self, source: Source) -> None:
-        """It is followed no more."""
+        """Remove a stream that is no longer followed."""
         self._waiting.pop(source.name, None)
         self.jobs.remove(source)
         self.run_streams.leave(source)
 
     def waits(self, source: Source) -> bool:
-        """Is it undecided which run its lines are of?"""
+        """Return True if the run of its lines is undecided."""
         return source.name in self._waiting
 
     # --- lines ------------------------------------------------------------------------------------------------------
 
     def take(self, source: Source, entries: Sequence[LogEvent], kinds: Sequence[str], at: float, now: float) -> Due:
-        """The events of a delivery; those that are to be folded now, into the run that the source has then."""
+        """Take the events of a delivery. Return those to be folded now, into the run that the source then has."""
         member = source.member
         if not member.settled:
             return self._take_unsettled(source, entries, kinds, at, now)
@@ -116,7 +116,7 @@ class Attribution:
         self.run_streams.join_replicas(source)
         for place, entry in enumerate(entries):
             if place > set_up and self._is_clear(source):
-                self._note_steps(source, entries[place:], at)  # nothing behind it tells more of whose it is
+                self._note_steps(source, entries[place:], at)  # later lines show no more about its run
                 due += entries[place:]
                 break
             self._note_set_up(source, entry)
@@ -125,7 +125,7 @@ class Attribution:
                 source.waiting.append((entry, at))
             else:
                 due.append(entry)
-                if entry.event.kind in BOUNDS and len(source.setup_events) < _MOST:
+                if entry.event.kind in BOUNDS and len(source.setup_events) < _MAX_WAITING:
                     source.setup_events.append((entry, at))
             if type(entry.event) in STEP_EVENTS:
                 member.settled = member.settled or not self.waits(source)
@@ -140,7 +140,7 @@ class Attribution:
         return found
 
     def _is_clear(self, source: Source) -> bool:
-        """Is it decided whose its lines are, and is there no other stream to compare it with?"""
+        """Return True if its run is decided and there is no other stream for a comparison."""
         return source.member.settled and not source.member.young and not any(self.run_streams.of(source))
 
     def _note_set_up(self, source: Source, entry: LogEvent) -> None:
@@ -169,9 +169,7 @@ class Attribution:
         self.jobs.changed(source.run)
 
     def _follow_key(self, source: Source) -> None:
-        """A stream that tells no steps goes where its job's steps are: beside the run that has the name, or under the
-        name of another stream of the job.
-        """
+        """Move a stream without steps to the run that has its job's steps."""
         for other in self.jobs.others(source):
             if source.member.steps or other.run == source.run or not other.member.steps or self.waits(other):
                 continue
@@ -181,7 +179,7 @@ class Attribution:
                     source.member.label = other.member.label
 
     def folded(self, source: Source) -> None:
-        """A delivery of it was folded: the id that it has printed is its job's, if an attempt begins behind it."""
+        """After a delivery was folded: a printed job id is the stream's, if an attempt began after it."""
         run, printed = self._watched.current(source), source.member.printed
         if printed and run is not None and run.state.attempt.environment.get(JOB_VARIABLE) == printed:
             source.member.printed = ""
@@ -210,29 +208,29 @@ class Attribution:
 
     # --- decisions --------------------------------------------------------------------------------------------------
     def _may_be_another(self, source: Source, entry: LogEvent) -> bool:
-        """Whether the line may be of another training than the run that it would go to, or waits behind one."""
+        """Return True if the line may belong to another training, or if earlier lines of the stream wait."""
         if self.waits(source):
             return True
         is_step, member = type(entry.event) in STEP_EVENTS, source.member
         is_evidence = is_step or entry.event.kind in BOUNDS or mark_of(entry.event) is not None
         for other in self.run_streams.of(source):
             if other.member.steps and not source.caught_up and is_evidence:
-                return True  # history may come before what was read, or have been told by another file
+                return True  # history may precede what was read, or another file may have reported it
             if identity.differs(member.key, other.member.key):
-                if self._is_going(other) or identity.begins_before_end(member, other.member):
+                if self._may_compute(other) or identity.begins_before_end(member, other.member):
                     return True
-            elif not other.member.steps or not self._may_go_on(source, other):
+            elif not other.member.steps or not self._may_report_more(source, other):
                 continue
             elif is_step or identity.are_set_up_apart(member, other.member):
                 return True
         return False
 
-    def _may_go_on(self, source: Source, other: Source) -> bool:
-        """May the other still tell what shows whether both tell one training?"""
-        return self._is_going(other) or not other.caught_up or are_of_one_attempt(source.path, other.path)
+    def _may_report_more(self, source: Source, other: Source) -> bool:
+        """Return True if the other stream may still show whether both report one training."""
+        return self._may_compute(other) or not other.caught_up or are_of_one_attempt(source.path, other.path)
 
-    def _is_going(self, source: Source) -> bool:
-        """May the attempt that the stream tells of still compute?"""
+    def _may_compute(self, source: Source) -> bool:
+        """Return True if the stream's attempt may still compute."""
         run = self._watched.current(source)
         if run is None or run.failed or (run.historical and source.caught_up):
             return False
@@ -240,39 +238,41 @@ class Attribution:
         return run.state.attempt.phase not in ENDED and not (job is not None and job.state in OVER)
 
     def look(self, source: Source, now: float, *, read: bool = False, last: bool = False) -> Due:
-        """Decide of a stream that waits, if it can be decided; what is to be folded then. `read`: all that stands in it
-        has come; `last`: no more will.
+        """Decide the run of a waiting stream, if possible. Return the events to be folded.
+
+        `read`: its present content is read. `last`: no more content will come.
         """
         if not self.waits(source):
             return []
         read = read or source.caught_up
         others, unknown = list(self.run_streams.of(source)), list[Source]()
-        for other in others:  # the first that tells decides: all of them tell one training
+        for other in others:  # the first clear answer decides, because all of them report one training
             verdict = self._verdict(source, other, now, read=read)
             if verdict == "another":
-                return self._part(source, other)
-            if self._is_mate(source, other, verdict):
+                return self._separate(source, other)
+            if self._is_replica(source, other, verdict):
                 self.run_streams.join(source, other)
                 return self._settle(source)
             if verdict == "unknown":
                 unknown.append(other)
         overdue = last or self._is_overdue(source, now)
-        if not overdue and any(not read or self._may_go_on(source, other) for other in unknown):
-            return []  # what is still to come may show it
+        if not overdue and any(not read or self._may_report_more(source, other) for other in unknown):
+            return []  # later lines may decide it
         if any(self._is_before(source, other) for other in others):
             source.older_state = RunState(source.run)
             source.member.why += f"; older than {others[0].name}"
         return self._settle(source)
 
     def _is_before(self, source: Source, other: Source) -> bool:
-        """Whether it is history that ended before the other one, which has been read, and so is not what follows it."""
+        """Return True if the stream is history that ended before the other, already read stream."""
         if source.caught_up or not (source.member.steps and other.member.steps) or other.mtime - source.mtime < _FRESH:
             return False
         return source.member.first_stamp is None or identity.begins_before_end(source.member, other.member)
 
-    def _is_mate(self, source: Source, other: Source, verdict: Verdict) -> bool:
-        """Whether the other tells the same steps: letter by letter, as the ranks of one training do, or the same. A
-        later job may compute a step again, to the letter: a job of another id tells another attempt.
+    def _is_replica(self, source: Source, other: Source, verdict: Verdict) -> bool:
+        """Return True if the other stream reports the same steps: identical lines, or lines of another rank.
+
+        A job with another id is another attempt, because it may compute a step again with identical lines.
         """
         member, known = source.member, other.member
         if identity.differs(member.key, known.key):
@@ -283,16 +283,16 @@ class Attribution:
         return verdict == "ranks" or (verdict == "same" and identity.reports_the_same(member, known, self._seen(other)))
 
     def _is_overdue(self, source: Source, now: float) -> bool:
-        if len(source.waiting) >= _MOST:
+        if len(source.waiting) >= _MAX_WAITING:
             return True
         run, gap = self._watched.current(source), 0.0
         if run is not None:
             gap = (run.state.attempt.pace.predicted() or 0.0) * (run.state.attempt.log_interval or 1)
         waited = now - self._waiting[source.name]
-        return not 0.0 <= waited < min(max(_LEAST_SILENCE, _GAPS * gap), 5 * HELD_SECONDS)
+        return not 0.0 <= waited < min(max(_MIN_SILENCE, _GAPS * gap), 5 * HELD_SECONDS)
 
     def _verdict(self, source: Source, other: Source, now: float, *, read: bool) -> Verdict:
-        """What `other` tells of whether the stream that waits is a training of its own."""
+        """Return what `other` shows: is the waiting stream the same training, another one, or unknown?"""
         member, known = source.member, other.member
         if not identity.differs(member.key, known.key):
             replicas = identity.are_replicas(source.path, member, other.path, known)
@@ -303,30 +303,30 @@ class Attribution:
             return "another"
         if self._is_before(source, other):
             return "same"
-        if other.caught_up and not self._is_going(other):  # it is over: the next attempt
+        if other.caught_up and not self._may_compute(other):  # the other is over: this is the next attempt
             return "unknown" if not read and identity.begins_before_end(member, known) else "same"
         return self._verdict_live(source, other, now)
 
     def _verdict_live(self, source: Source, other: Source, now: float) -> Verdict:
-        """The same of one whose attempt may still compute, where neither steps nor stamps tell them apart."""
+        """The same for a stream whose attempt may still compute, if neither steps nor stamps separate the two."""
         member, known = source.member, other.member
         if other.stepped_at > self._waiting[source.name]:
             return "another"
-        if self._runs_on(other) and identity.differs(member.key, known.key):
+        if self._job_runs(other) and identity.differs(member.key, known.key):
             return "another"
         written = now + self._watched.wall_offset - _FRESH
         if source.mtime < written or other.mtime < written:  # one of them is history
             return "same" if other.caught_up or known.last_stamp is None else "unknown"
-        full = len(source.waiting) >= _MOST and not other.caught_up
+        full = len(source.waiting) >= _MAX_WAITING and not other.caught_up
         return "another" if full else "unknown"
 
-    def _runs_on(self, source: Source) -> bool:
-        """Does its job run, as Slurm has said?"""
+    def _job_runs(self, source: Source) -> bool:
+        """Return True if Slurm reports its job as running."""
         run = self._watched.current(source)
         return run is not None and run.state.job is not None and run.state.job.state in RUNNING
 
     def _is_far(self, source: Source, other: Source) -> bool:
-        """Whether it has told several steps that the other, which goes on, is nowhere near."""
+        """Return True if it has reported several steps far from those of the other, live stream."""
         run, steps = self._watched.current(other), source.member.early
         last = run.state.attempt.last_iteration if run is not None else None
         if run is None or last is None or len(steps) < _SEVERAL:
@@ -336,12 +336,12 @@ class Attribution:
         return all(number > last + near or number < first_seen - near for number in steps)
 
     def _seen(self, source: Source) -> Mapping[int, Sequence[Report]]:
-        """The last iterations of its run."""
+        """Return the last reports of the run, by iteration."""
         run = self._watched.current(source)
         return run.state.copies.seen if run is not None else {}
 
-    def _part(self, source: Source, other: Source) -> Due:
-        """It is a training of its own, beside the one that has the name."""
+    def _separate(self, source: Source, other: Source) -> Due:
+        """Make the stream a separate run, because another training has the name."""
         member, before = source.member, source.run
         name = member.base
         if name == other.member.base:
@@ -361,13 +361,13 @@ class Attribution:
     def _warn(self, source: Source, other: Source) -> None:
         member = source.member
         if member.pattern not in self._warned:
-            message = "pattern=%r run=%r: trainings that compute at the same time have one name by its %s: %s and %s; "
-            message += "each is a run of its own"
+            message = "pattern=%r run=%r: trainings that compute at the same time have the same name by %s: %s and %s; "
+            message += "each becomes a separate run"
             _log.warning(message, member.pattern, member.base, member.why, other.name, source.name)
         self._warned.add(member.pattern)
 
     def _settle(self, source: Source) -> Due:
-        """Its lines are of the run that it has."""
+        """Decide that the waiting lines belong to the present run of the stream."""
         self._waiting.pop(source.name, None)
         waited, source.waiting = source.waiting, []
         member = source.member
@@ -394,7 +394,7 @@ class Attribution:
             self.jobs.changed(log)
 
     def _gather(self, source: Source) -> None:
-        """It tells its first steps: what of its job is elsewhere comes here, or it goes there."""
+        """After its first steps: move other streams of its job here, or this stream to their run."""
         member = source.member
         for other in self.jobs.others(source):
             if other.run == source.run or self.waits(other):
@@ -408,6 +408,6 @@ class Attribution:
                 self.run_streams.join(source, other)
 
     def overdue(self, now: float) -> list[tuple[Source, Due]]:
-        """Of those that wait: what can be decided now."""
+        """Return the waiting streams that can be decided now, with the events to be folded."""
         waiting = [source for name in self._waiting if (source := self._watched.sources.get(name)) is not None]
         return [(source, due) for source in waiting if (due := self.look(source, now))]

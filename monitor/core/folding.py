@@ -1,7 +1,7 @@
-"""Folding: the events of one source into the run that they belong to, or held until that is known.
+"""Adds the events of a source to the state of their run, or holds them until the run is known.
 
-Two kinds wait. Set-up lines wait for the arguments, which tell which experiment of the log they begin. What surrounds
-the training loop (ends and failures in a file of its own) waits until the loop's own file is read.
+Two kinds of events wait. Set-up lines wait for the arguments, which show which experiment of the log they begin. Ends
+and failures in a separate file wait until the file with the training loop is read.
 """
 
 import copy
@@ -37,25 +37,25 @@ from megatron_monitor.run.restarts import precede
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import STEP_EVENTS
 
-_STANDS = 5.0  # seconds: a block is written at once, but for the end of a buffer
-_MOST_EARLY = 256  # ends and failures in a file without steps that are kept until the loop's file is read
-_LONG_BEFORE = 600.0  # seconds in which a file must have been written before the loop's last line, to be older than it
-_PROMPT = 1.0  # seconds within which the loop must have a line, that its arrival may be its time
+_BLOCK_ENDS = 5.0  # seconds without new bytes after which a block of lines counts as complete
+_MAX_EARLY = 256  # ends and failures of a file without steps, kept until the loop's file is read
+_LONG_BEFORE = 600.0  # seconds by which a file must precede the loop's last line to count as older
+_PROMPT = 1.0  # maximum delay in seconds for which the arrival of a line is its time
 _OF_TRAINING = STEP_EVENTS | {TimersReported, ThroughputReported}
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut, CollectiveStatus)
 
 
 class Folding:
-    """Which source's set-up lines are held, and since when."""
+    """The sources with held set-up lines, and since when."""
 
     def __init__(self, watched: Watched, attribution: Attribution) -> None:
         self._watched = watched
         self._attribution = attribution
-        self._holding: dict[str, float] = {}  # source -> since when set-up lines of it are held
-        self._held_back: set[str] = set()  # sources that end with a block of lines which may be whole
+        self._holding: dict[str, float] = {}  # source -> instant since which set-up lines are held
+        self._held_back: set[str] = set()  # sources that end with a possibly complete block of lines
 
     def take(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
-        """Take the events of one delivery, which were written (read, while they come live) at `at`."""
+        """Take the events of one delivery. `at`: instant of writing, or of reading if they are live."""
         if not entries:
             return
         kinds = [entry.event.kind for entry in entries]
@@ -65,10 +65,10 @@ class Folding:
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
         run = self._watched.current(source)
-        if run is not None and self._attribution.run_streams.is_replica(source):  # also where it adds nothing
+        if run is not None and self._attribution.run_streams.is_replica(source):  # also if it adds nothing
             self._note_source(run.state, source)
         stream = run.state.copies.positions.get(source.name) if run is not None else None
-        joins = stream is not None and stream.joins_attempt  # what it says tells of no other experiment
+        joins = stream is not None and stream.joins_attempt  # its lines begin no other experiment
         for entries, at in due:
             bounds = not BOUNDS.isdisjoint([entry.event.kind for entry in entries])
             if source.experiments.held or (bounds and not joins):
@@ -77,7 +77,7 @@ class Folding:
                 self._fold_into(self._watched.run_of(source, now), source, entries, at, now)
 
     def decide(self, source: Source, now: float, *, last: bool = False) -> None:
-        """It was read to its end (`last`: no more will come): whose its lines are that wait, if that can be told."""
+        """Decide the run of waiting lines after the source was read to its end. `last`: no more will come."""
         self._take_due(source, self._attribution.look(source, now, read=True, last=last), now)
         self._take_due(source, self._attribution.run_streams.ended(source), now)
         run, older_state = self._watched.current(source), source.older_state
@@ -86,8 +86,9 @@ class Folding:
             run.dirty, source.older_state = True, None
 
     def _take_by_experiment(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
-        """The same where set-up lines are among them: each after what stands before it, for that tells whose it is. It
-        tells so no more of what is said again among the iterations of an attempt, which is folded with them.
+        """Take events that include set-up lines, one by one, because earlier lines decide the experiment.
+
+        A set-up line that is repeated among the iterations of an attempt decides nothing and is folded with them.
         """
         experiments, ready = source.experiments, list[LogEvent]()
         for entry in entries:
@@ -118,22 +119,22 @@ class Folding:
             self._holding.pop(source.name, None)
 
     def release(self, source: Source, now: float) -> None:
-        """What is held of the source belongs to the run that it last wrote of."""
+        """Fold the held lines of the source into the run of its last lines."""
         self._holding.pop(source.name, None)
         for entry, at in source.experiments.release():
             self._fold_into(self._watched.run_of(source, now), source, (entry,), at, now)
 
     def holders(self) -> list[Source]:
-        """The sources of which lines are held."""
+        """Return the sources with held lines."""
         sources = map(self._watched.sources.get, self._holding)
         return [source for source in sources if source is not None and source.experiments.held]
 
     def _begin_experiment(self, source: Source, before: Run | None, at: float, now: float) -> None:
-        """The source writes of another experiment from now on; the run `before` is over."""
+        """The source begins another experiment: the run `before` is over."""
         run = self._watched.run_of(source, now)
         if run is None or run is before or self._watched.sources.current(source.run) != run.state.name:
-            return  # a rank's own file that comes behind
-        run.historical = False  # a sweep may come back to one
+            return  # a per-rank file that is late
+        run.historical = False  # a sweep may return to an experiment
         if before is None:
             return
         run.deferred, before.deferred, run.backlog_at = before.deferred + run.deferred, [], before.backlog_at
@@ -157,13 +158,13 @@ class Folding:
         run.dirty = True
         trains = source.caught_up and all(type(entry.event) in _OF_TRAINING for entry in entries)
         if run.book.open or run.book.pending or not trains:
-            self._watched.request(run)  # else a detector that a step changes has judged at once
+            self._watched.request(run)  # otherwise the rules were evaluated at once
 
     def _judge(self, run: Run, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
-        """The run takes them. One that was archived is watched again if it moves, or dies before our eyes."""
+        """Fold the events into the run. A historical run becomes live again if it progresses or crashes live."""
         state = run.state
         prompt = source.caught_up and (source.ordered or (not source.behind_bytes and now - at < _PROMPT))
-        # of several iteration lines that were read at once nobody knows when each was written
+        # the times of several iteration lines that were read at once are unknown
         single = prompt and sum(type(entry.event) is IterationLogged for entry in entries) == 1
         state.arrived = at if single else None
         before, stamped, read_at = state.progress_at, state.attempt.progress_clock, state.read_at
@@ -174,7 +175,7 @@ class Folding:
         if run.historical and source.caught_up and (state.progress_at != before or dies):
             run.historical = being_copied(state, stamped, now - read_at, now)
             state.live = state.live or (dies and not run.historical)
-            self._watched.request(run)  # an archived run is judged less often
+            self._watched.request(run)  # a historical run is evaluated less often
         state.read_at = now
 
     def _note_source(self, state: RunState, source: Source) -> None:
@@ -184,7 +185,7 @@ class Folding:
             self._attribution.jobs.changed(source.run)
 
     def take_deferred(self, run: Run, now: float) -> None:
-        """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
+        """Fold the deferred ends and failures after the loop, except those older than the loop's last line."""
         self._watched.of_run(run, lambda: self._take_held_back(run))
         self._watched.request(run)
         new = all(source.new for source in self._watched.sources.values() if source.run == run.state.name)
@@ -200,7 +201,7 @@ class Folding:
                 continue
             self._watched.judge.take(run, (entry,), source, at, False)
         early = run.taken_early if run.state.attempt.phase not in ENDED else ()
-        for entry, source, at in early:  # what was read behind it, of another file, was written before
+        for entry, source, at in early:  # the other file was read later and written earlier
             logged = log_clock(entry.event.logged_at)
             if last is not None and logged is not None and logged >= last:
                 self._watched.judge.take(run, (entry,), source, at, False)
@@ -209,7 +210,7 @@ class Folding:
         return ()
 
     def release_overdue(self, now: float) -> None:
-        """The arguments did not come, or nothing told whose lines these are: what was held for that is folded."""
+        """Fold lines that have waited too long for arguments, or for the decision about their run."""
         for source, due in self._attribution.overdue(now):
             self._watched.touch(source.run)
             self._take_due(source, due, now)
@@ -218,24 +219,24 @@ class Folding:
                 self.release(source, now)
 
     def note_held_back(self, source: Source) -> None:
-        """Bytes of it were read: whether they end with a block of lines."""
+        """Note whether the source ends with a block of lines."""
         if source.reader.holds_back:
             self._held_back.add(source.name)
         elif self._held_back:
             self._held_back.discard(source.name)
 
     def settle(self, now: float) -> None:
-        """A block that has stood whole at the end of its file for a while is told without waiting for more."""
+        """Take the block at the end of a file once the file has not grown for a while."""
         for name in list(self._held_back):
             source = self._watched.sources.get(name)
             if source is None or source.failed:
                 self._held_back.discard(name)
-            elif source.caught_up and not source.behind_bytes and now - source.read_at >= _STANDS:
+            elif source.caught_up and not source.behind_bytes and now - source.read_at >= _BLOCK_ENDS:
                 self._held_back.discard(name)
                 self.take(source, source.reader.settle(), source.read_at, now)
 
     def complete(self, run: Run) -> MonitoredRun:
-        """As it is saved. Lines that wait lie before the saved offsets: in what is saved they count now or never."""
+        """Return the run as it is saved, with its waiting lines: they are before the saved offsets."""
         holding = [one for one in self.holders() if self._watched.current(one) is run]
         if run.deferred or holding:
             run = Run(copy.deepcopy(run.state), copy.deepcopy(run.book), run.historical, deferred=list(run.deferred))
@@ -246,14 +247,15 @@ class Folding:
         return MonitoredRun(run.state, run.book, run.historical)
 
     def drop(self, name: str) -> None:
-        """What is held of that source is of no use any more."""
+        """Forget the held lines of that source."""
         self._holding.pop(name, None)
 
 
 def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float) -> Sequence[LogEvent]:
-    """What of a backlog is folded at once. Ends and failures that stand in a file before any line of the training loop
-    are deferred: its file may be read later, and its lines come first. Where the file itself goes on with a step, they
-    stood before that. What libraries say of the layout and of themselves stands in either of a job's two files.
+    """Return the events of a backlog that are folded at once.
+
+    Ends and failures before any line of the training loop are deferred, because the loop's file may be read later. If a
+    step follows in the same file, they came before that step and are folded.
     """
     if source.has_steps and source.member.steps and not run.deferred:
         return entries
@@ -265,7 +267,7 @@ def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float)
         if surrounds and not source.has_steps:
             run.deferred.append(held)
             continue
-        if surrounds and not source.member.steps and len(run.taken_early) < _MOST_EARLY:
+        if surrounds and not source.member.steps and len(run.taken_early) < _MAX_EARLY:
             run.taken_early.append(held)
         source.has_steps = source.has_steps or (entry.event.proves_training and type(entry.event) not in SETUP_EVENTS)
         taken.append(entry)
@@ -273,7 +275,7 @@ def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float)
 
 
 def _own_deferred(run: Run, source: str) -> list[LogEvent]:
-    """What was deferred of that source, and is so no more."""
+    """Remove and return the deferred events of that source."""
     own = [entry for entry, name, _ in run.deferred if name == source]
     run.deferred = [held for held in run.deferred if held[1] != source]
     return own

@@ -1,4 +1,4 @@
-"""Intake: each message of the follower, to the source it concerns. `handle` is where one may fail alone (aside.py)."""
+"""Passes each message of the follower to its source. `handle` confines a failure to this source (quarantine.py)."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -35,29 +35,29 @@ from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
 
 _NAMED = 100  # files without a training line that are named in the log
-_AHEAD = 86400.0  # seconds by which no file server's clock is ahead
-_TOGETHER = 0.5  # seconds within which lines were written at once, as far as an agent that polls a file can tell
-_DELAYED = 10.0  # seconds from a line's stamp to its coming; an agent that keeps up needs half of it
+_AHEAD = 86400.0  # seconds: a file server's clock is never so far ahead
+_TOGETHER = 0.5  # seconds between lines that count as written at once: agents poll files
+_DELAYED = 10.0  # seconds from a line's stamp to its arrival that count as a delay; agents usually need half of that
 _log = logging.getLogger(__name__)
 
 
 class MessageHandler:
-    """What is known of the files and mounts beside the sources that are followed."""
+    """Handles messages, and records unreadable files and searched mounts."""
 
     def __init__(self, watched: Watched, folding: Folding, attribution: Attribution) -> None:
         self._watched = watched
         self._attribution = attribution
         self._folding = folding
         self.unreadable: dict[str, str] = {}
-        """Source -> what the system said, of all that cannot be read, a training or not."""
+        """Unreadable source -> the system's error message."""
         self.scanned: set[str] = set()
-        """Mounts that were searched to the end at least once."""
+        """Mounts that were completely searched at least once."""
         self.observing = Observing(watched, self._agent)
         self._untrained = 0  # files in which no training line was found
-        self._holding: set[str] = set()  # pushed streams of which lines wait, or that are not settled
+        self._holding: set[str] = set()  # pushed streams with waiting lines, or not settled
 
     def handle(self, message: Message, now: float) -> None:
-        """Take one message of the follower. What fails at it costs its source alone."""
+        """Handle one message of the follower. An exception quarantines its source only."""
         try:
             self._handle(message, now)
         except Exception as error:  # noqa: BLE001 - the boundary of a source
@@ -74,7 +74,7 @@ class MessageHandler:
             case UnobservedTime():
                 self.observing.unobserved(message, now)
             case _:
-                sources = self._watched.sources  # what is dormant was read to its end
+                sources = self._watched.sources  # a dormant source was already read to its end
                 known = sources.get if isinstance(message, CaughtUp) else sources.awake
                 source = known(message.source)
                 if source is not None and (not source.failed or isinstance(message, Restarted | Gone)):
@@ -86,7 +86,7 @@ class MessageHandler:
                             self._all_read(run, now, new=False)
 
     def _of_source(self, source: Source, message: Data | Lines | Restarted | CaughtUp | Gone, now: float) -> None:
-        if not isinstance(message, CaughtUp) or not source.resumed:  # a restart on an archive changes none of its parts
+        if not isinstance(message, CaughtUp) or not source.resumed:  # a restart does not change the parts of old logs
             self._watched.touch(source.run)
         match message:
             case Data():
@@ -111,10 +111,10 @@ class MessageHandler:
         self._watched.touch(source.run)
         self._finish(source, now)
         self._folding.drop(name)
-        self._hears(self._watched.current(source), name, source.run, why, now)
+        self._set_unreadable(self._watched.current(source), name, source.run, why, now)
 
-    def _hears(self, run: Run | None, name: str, log: str, why: str | None, now: float) -> None:
-        """The run, if it has begun, is told why that source of its log cannot be read; None: it can be."""
+    def _set_unreadable(self, run: Run | None, name: str, log: str, why: str | None, now: float) -> None:
+        """Note in the run, if it has begun, why that source of its log cannot be read; None: it can be."""
         if run is None:
             return
         if why is None:
@@ -127,20 +127,20 @@ class MessageHandler:
         self._watched.request(run)
 
     def _agent(self, source: Source, why: str | None, now: float) -> None:
-        """Its agent is stale for long (`why`), or is heard again."""
-        self._hears(self._watched.current(source), source.name, source.run, why, now)
+        """Note that the source's agent is stale (`why`) or has returned (None)."""
+        self._set_unreadable(self._watched.current(source), source.name, source.run, why, now)
 
     def _opened(self, message: Opened, now: float) -> None:
         saved = self._watched.saved.take_source(message.source)
         before = self._watched.sources.awake(message.source)
         ordered = Ordered() if self._is_pushed(message.path) else None
-        # another file under the same path goes on with the same run, as it would live
+        # another file under the same path continues the same run, as in live operation
         member, log, known, former = _known(saved, before)
         member, name = self._attribution.member(message.path, member, log)
         if saved is not None:
             self._watched.awaited[saved.run] -= 1
             self._watched.runs.claim(self._watched.saved, saved.run, name)
-            self._was_away(name, saved.saved_at, lost=not message.resumed or ordered is not None)
+            self._note_gap(name, saved.saved_at, lost=not message.resumed or ordered is not None)
         self._drop(message.source)
         if not message.resumed or saved is None or saved.run != name:
             self._watched.touch(name)
@@ -159,15 +159,15 @@ class MessageHandler:
         return self._watched.config.is_pushed(path)
 
     def _stays_dormant(self, message: Opened, saved: SavedSource, member: StreamIdentity, run: str, now: float) -> bool:
-        """Is it an old file, read to its end, that tells of no training?"""
+        """Make the source dormant if it is an old file, read to its end, without a training. Return True if it is."""
         if not (message.resumed and message.offset >= message.size and saved.reported_nothing):
             return False
         place = replace(saved.position, device=message.device, inode=message.inode)
         dormant = replace(saved, run=run, member=member, position=place, mount=message.mount, owner=message.owner)
         return self._becomes_dormant(message.source, message.path, dormant, now)
 
-    def _was_away(self, log: str, since: float, *, lost: bool) -> None:
-        """What was written since then was not observed. `lost`: lines may be lost, or wait where nobody took them."""
+    def _note_gap(self, log: str, since: float, *, lost: bool) -> None:
+        """Note that the time since `since` was not observed. `lost`: lines may be missing or not sent yet."""
         for run in [one for one in self._watched.runs.of_log(log) if one.state.live]:
             run.away, coverage, stopped = True, run.state.coverage, max(since, run.state.progress_at or since)
             coverage.until = stopped if coverage.until is None else min(coverage.until, stopped)
@@ -193,18 +193,18 @@ class MessageHandler:
             self._holding.add(source.name)
             self._release(source, now)
             return
-        # Stamped by another thread off the wall clock: one that was set in between must put progress neither into the
-        # future nor before the last reading. Risk left: this one reading is dated up to that much too early.
+        # Another thread stamped the message by the wall clock. A clock that was set since then must date progress
+        # neither in the future nor before the last read. Remaining risk: this read is dated too early by that much.
         if source.caught_up:
             at = source.read_at = max(at, source.read_at)
         else:
-            ahead = message.mtime - message.at > _AHEAD  # no clock: it is taken for old until it grows
+            ahead = message.mtime - message.at > _AHEAD  # a wrong clock: the file counts as old until it grows
             at = min(at, (message.at - _AHEAD if ahead else message.mtime) - self._watched.wall_offset)
         self._folding.take(source, entries, at, now)
         self._folding.note_held_back(source)
 
     def settle(self, now: float) -> None:
-        """Lines of pushed streams that have waited for those before them are taken."""
+        """Process lines of pushed streams that have waited long enough for earlier lines."""
         for name in list(self._holding):
             source = self._watched.sources.get(name)
             if source is None or source.failed or source.ordered is None:
@@ -221,8 +221,9 @@ class MessageHandler:
                 self._holding.discard(name)
 
     def _release(self, source: Source, now: float, *, everything: bool = False) -> None:
-        """Take the lines of a pushed stream that have waited (`everything`: all), each dated by who sent it. Progress
-        that comes long after it was written was not heard until now: its delay is no silence.
+        """Process the waiting lines of a pushed stream that are due (`everything`: all), dated by their sender.
+
+        If progress arrives late, the time until its arrival counts as unobserved, not as silence.
         """
         assert source.ordered is not None
         due, late = source.ordered.due(float("inf") if everything else now)
@@ -246,16 +247,16 @@ class MessageHandler:
             run.state.coverage.note_progress(moved_at, now)
 
     def _note_missing(self, source: Source, run: Run, before: tuple[int, int]) -> None:
-        """Iterations that were passed over since `before` (`_counted`) did not come."""
+        """Count the iterations that are missing since `before`, the result of `_counted`."""
         last, count = _counted(run)
         missing = last - before[0] - (count - before[1])
         if missing > 0:
             source.member.missing += missing
             self._attribution.jobs.changed(source.run)
-            _log.warning("run=%s %d iterations before %d never came", run.state.name, missing, last)
+            _log.warning("run=%s %d iterations before %d did not arrive", run.state.name, missing, last)
 
     def _dated(self, source: Source, due: Sequence[tuple[bytes, bytes]], now: float) -> Iterator[tuple[bytes, float]]:
-        """Lines that were written together, and when by our clock."""
+        """Yield (lines written together, instant at which they were written)."""
         lines, began, at = list[bytes](), float("-inf"), source.read_at
         offset = self._watched.wall_offset - self.observing.behind_us(source)
         for stamp, line in due:
@@ -271,7 +272,7 @@ class MessageHandler:
         yield b"".join(lines), at
 
     def _flush(self, source: Source, now: float) -> None:
-        """No more will come: what it ends with, without a line end, counts."""
+        """The source ends: its last line counts even without a line end."""
         if source.failed:
             return
         if source.ordered is not None:
@@ -281,13 +282,13 @@ class MessageHandler:
         self._folding.release(source, now)
 
     def _restarted(self, source: Source, message: Restarted, now: float) -> None:
-        if message.reason != "truncated":  # what a rotated file ended with was its last line
+        if message.reason != "truncated":  # the unfinished end of a rotated file was its last line
             self._flush(source, now)
         count_lines(self._watched.counts, source)
         self._watched.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
         if source.failed:
             self._watched.quarantine.forget("source", source.name)
-            self._hears(self._watched.current(source), source.name, source.run, None, now)
+            self._set_unreadable(self._watched.current(source), source.name, source.run, None, now)
         source.restart(self._watched.rules, message)
         self._watched.save_soon = True
         _log.info("source=%s restarted reason=%s proof=%s", source.name, message.reason, message.proof)
@@ -299,8 +300,8 @@ class MessageHandler:
         self._folding.release(source, now)
         self._finish(source, now)
         run = self._watched.runs.get(self._watched.sources.current(source.run))
-        if run is not None and source.name in run.state.unreadable:  # the daemon before could not read it
-            self._hears(run, source.name, source.run, None, now)
+        if run is not None and source.name in run.state.unreadable:  # an earlier process could not read it
+            self._set_unreadable(run, source.name, source.run, None, now)
         if (run is None or not run.state.proven) and not source.resumed and source.reader.fed_bytes:
             self._note_untrained(source.name, source.reader.lines)
         if source.reported_nothing and self._becomes_dormant(source.name, source.path, source.save(now), now):
@@ -313,7 +314,7 @@ class MessageHandler:
             _log.info("source=%s no training line in %d lines", name, lines)
 
     def _becomes_dormant(self, name: str, path: str, saved: SavedSource, now: float) -> bool:
-        """Is nothing kept of it but `saved` until it moves, an old file that is the only one of its log?"""
+        """Make the source dormant if it is old and the only file of its log. Return True if it is."""
         silent = now + self._watched.wall_offset - saved.position.written
         if silent < self._watched.dormant_seconds or name != path:
             return False
@@ -322,37 +323,37 @@ class MessageHandler:
         return self._watched.sources.put_dormant(name, saved)
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
-        """A file cannot be read, or can be again; it need not have been opened before."""
+        """Note that a file cannot be read, or can be read again. It may never have been opened."""
         source = self._watched.sources.awake(message.source)
         saved = self._watched.saved.sources.get(message.source)
         log = source.run if source else self._attribution.member(message.source, *_known(saved, None)[:2])[1]
         name = self._watched.sources.current(log, source)
         if isinstance(message, Readable):
-            self._hears(self._watched.runs.get(name), message.source, log, None, now)
+            self._set_unreadable(self._watched.runs.get(name), message.source, log, None, now)
             self.unreadable.pop(message.source, None)
         else:
-            if log not in self._watched.runs:  # one that is known from before: none begins by what nobody can read
+            if log not in self._watched.runs:  # a saved run; an unreadable file begins no run
                 self._watched.runs.claim(self._watched.saved, log, log)
                 self._watched.runs.archive_stale(self._watched.runs.get(log), now)
-            self._hears(self._watched.runs.get(name), message.source, log, message.message, now)
+            self._set_unreadable(self._watched.runs.get(name), message.source, log, message.message, now)
             if source is not None:
-                self._finish(source, now)  # the run does not wait for what cannot be read
+                self._finish(source, now)  # the run does not wait for an unreadable file
             if message.source not in self.unreadable:
                 _log.warning("source=%s unreadable: %s", message.source, message.message)
             self.unreadable[message.source] = message.message
 
     def _finish(self, source: Source, now: float) -> None:
-        """It was read to its end, or cannot be read: its run is known as far as it ever will be."""
+        """The source was read to its end, or cannot be read: its run no longer waits for it."""
         if source.caught_up:
             return
         self._watched.sources.finish(source)
         run = self._watched.runs.get(self._watched.sources.current(source.run))
         if run is not None and run.state.proven and not self._watched.sources.catching_up(source.run):
-            self._watched.request(run, save=False)  # what has changed below, or came before, is saved
+            self._watched.request(run, save=False)  # changes are saved below
             self._all_read(run, now, new=source.new)
 
     def _all_read(self, run: Run, now: float, *, new: bool) -> None:
-        """Its files were read to their ends, as far as they are known."""
+        """The known files of the run were read to their ends."""
         self._watched.archive_or_watch(run, now, new=new)
         self.observing.follow(run, now)
 
@@ -362,7 +363,7 @@ class MessageHandler:
         if run is None:
             return
         if run.state.live and run.state.attempt.phase not in ENDED:
-            self._hears(run, source.name, source.run, "the file was deleted", now)
+            self._set_unreadable(run, source.name, source.run, "the file was deleted", now)
         self._watched.request(run)
         self._watched.save_soon = True
         count_lines(self._watched.counts, source)
@@ -378,7 +379,7 @@ class MessageHandler:
             self._watched.counts.add("io_errors_total", name, by=count)
 
     def flush(self, now: float) -> None:
-        """No more will come from any source."""
+        """All sources end."""
         for source in self._watched.sources.values():
             self._flush(source, now)
         for name, run in self._watched.runs.items():
@@ -387,16 +388,14 @@ class MessageHandler:
 
 
 def _counted(run: Run) -> tuple[int, int]:
-    """The last iteration of its attempt, 0 if there is none, and how many counted."""
+    """Return (last iteration of the attempt or 0, number of counted iterations)."""
     return run.state.attempt.last_iteration or 0, run.state.attempt.iterations
 
 
 def _known(
     saved: SavedSource | None, before: Source | None
 ) -> tuple[StreamIdentity | None, str, ExperimentState | None, tuple[Fingerprint, ...]]:
-    """What is known of a source from before: as a stream of which run, its experiments, and the files that it was,
-    whether or not the path names one of its own now.
-    """
+    """Return what an earlier process or an earlier file knew: (identity, run, experiments, replaced files)."""
     if saved is not None:
         return saved.member, saved.run, saved.experiments, saved.position.former
     if before is not None:

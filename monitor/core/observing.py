@@ -66,7 +66,7 @@ class Observing:
 
     def follow(self, run: Run, now: float) -> None:
         """Its coverage stops, or goes on, as its streams are observed."""
-        telling, state = self._watched.sources.telling(run.log), run.state
+        telling, state = self._watched.sources.with_steps(run.log), run.state
         coverage = state.coverage
         state.no_heartbeat = bool(telling) and all(
             source.ordered is not None and _agent(source) not in (self._beating or ()) for source in telling

@@ -1,4 +1,4 @@
-"""The registry of followed files: the reader of each, the proof of its place, and whether it was read to its end."""
+"""The registry of followed files: reader, verified position, and whether the file was read to its end."""
 
 from collections import ChainMap, Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -29,21 +29,19 @@ TOGETHER = 300.0
 
 
 def watches(config: Config) -> list[WatchedPath]:
-    """What the follower is to look for."""
+    """Return the patterns that the follower searches."""
     return [WatchedPath(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
 
 
 def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
-    """The patterns and files of the configuration by which none of these paths is found, but for the spool's: whoever
-    is to push begins when it likes.
-    """
+    """Return the configured patterns that match none of these paths, except the spool's: senders may start later."""
     known = list(paths)
     patterns = [one for watch in config.runs for one in watch.paths if not config.is_pushed(one)]
     return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),)).watch for path in known)]
 
 
 class Source(Struct):
-    """One followed file, the run it belongs to (that of its first experiment), and how far the loop has come."""
+    """One followed file, its run (that of its first experiment), and how far it was read."""
 
     name: str
     path: str
@@ -51,53 +49,53 @@ class Source(Struct):
     reader: SourceReader
     marker: Marker
     mtime: float
-    """When it was last written, by its file system's clock. Unix seconds."""
+    """Unix time of the last write, by the file system's clock."""
     counted: tuple[int, int]
-    """(lines, matched lines) of the reader that the counters hold already."""
+    """(lines, matched lines) of the reader that the counters already contain."""
     mount: str = ""
-    """Whose reader reads it."""
+    """The mount, which has its own reader thread."""
     caught_up: bool = False
-    """It was read to its end once: what comes now comes live."""
+    """True: it was read to its end once, so new lines are live."""
     behind_bytes: int = 0
     read_at: float = 0.0
-    """When it was last read. An instant."""
+    """Instant of the last read."""
     resumed: bool = False
-    """It goes on where an earlier daemon left it."""
+    """True: it continues at the position of an earlier process."""
     observed_until: float | None = None
-    """By an earlier daemon, as long as what was written since has not been read to its end. An instant."""
+    """Instant until which an earlier process observed it; None once the lines written since are read."""
     new: bool = False
-    """It was not there when its directory was first searched: it came while we watched."""
+    """True: it appeared after the first search of its directory."""
     failed: str = ""
-    """What the monitor's own code failed by at it: it is put aside (aside.py) until other content begins."""
+    """Why the monitor's own code failed at it: it is quarantined until other content begins."""
     owner: int | None = None
-    """The user id of the file."""
+    """User id of the file."""
     put_out: bool = False
-    """Its run made room for others, and is not read again for those who want to see what is over."""
+    """True: its run was dropped to make room, and is not read again."""
     has_steps: bool = False
-    """It holds lines of the training loop, not only of what surrounds it."""
+    """True: it has lines of the training loop."""
     experiments: Experiments = field(default_factory=Experiments)
-    """Which of its experiments its lines belong to."""
+    """The experiment to which its present lines belong."""
     member: StreamIdentity = field(default_factory=lambda: StreamIdentity("", ""))
-    """Which run it is a stream of, and why (belonging.py)."""
+    """Its run, with the reason (attribution.py)."""
     waiting: list[tuple[LogEvent, float]] = field(default_factory=list)
-    """Its events, with their instants, while its run is not decided."""
+    """(event, instant) while its run is undecided."""
     older_state: RunState | None = None
-    """What it tells of attempts before all that its run was known by, until it is read to its end. Risk left: of a file
-    amid which the daemon is killed the lines before that do not count.
+    """State of attempts before all known ones of the run, until the file is read to its end. Remaining risk: if the
+    daemon is killed before that, the lines read until then do not count.
     """
     ends: list[tuple[LogEvent, float]] = field(default_factory=list)
-    """What it says of its end, while it is read as history beside other streams of its training."""
+    """(event, instant) of its end, while it is read as history together with other streams of the run."""
     setup_events: list[tuple[LogEvent, float]] = field(default_factory=list)
-    """Its set-up, until its steps have told whose it is."""
+    """(event, instant) of its set-up, until its steps show its run."""
     stepped_at: float = float("-inf")
-    """When a step of it last came live. An instant."""
+    """Instant of its last live step."""
     ordered: Ordered | None = None
-    """Of a stream that is pushed: its lines that wait for those before them."""
+    """For a pushed stream: lines that wait for earlier ones."""
     tail: LogTail = field(default_factory=LogTail)
     """Its last lines, for the page."""
 
     def feed(self, message: Data, now: float = 0.0) -> Sequence[LogEvent]:
-        """The next bytes; the events of the lines that they end, none where lines wait to be put in order."""
+        """Read the next bytes. Return the events of the lines that they complete; none if lines wait to be sorted."""
         held = 0 if self.ordered is None else self.ordered.size + len(self.ordered.partial)
         gap = message.offset - self.reader.fed_bytes - held
         if gap > 0:
@@ -111,16 +109,16 @@ class Source(Struct):
 
     @property
     def read_until(self) -> int:
-        """The offset behind the last whole line that was read."""
+        """Offset after the last complete line."""
         return self.reader.consumed_bytes + (self.ordered.size if self.ordered is not None else 0)
 
     @property
     def reported_nothing(self) -> bool:
-        """Whether it is of no training and no job, as far as it was read."""
+        """True if nothing so far shows a training or a job."""
         return self.reader.reported_nothing and self.member.reported_nothing and self.ordered is None
 
     def restart(self, rules: Rules, message: Restarted | None = None) -> None:
-        """Other content under the same path begins, or will: after a deletion there is no message of it yet."""
+        """Begin with new content under the same path. Without a message the file was deleted."""
         if message is not None:
             self.marker.feed(message)
         if self.ordered is not None:
@@ -128,7 +126,7 @@ class Source(Struct):
         self.reader, self.counted, self.failed, self.tail = evaluated_reader(rules), (0, 0), "", LogTail()
 
     def save(self, now: float) -> SavedSource:
-        """The reader's context with what waits for it, and the proof of the place up to which all is in these."""
+        """Return the saved form: the reader's context with waiting lines, and the verified position."""
         reader, waits = self.reader.save(), 0
         if self.ordered is not None:
             reader.ordered, waits = self.ordered.save(), self.ordered.size
@@ -143,15 +141,16 @@ _SAVED = msgpack.Decoder(SavedSource)
 
 
 class Sources(dict[str, Source]):
-    """By name. A run is catching up while one of its sources has not been read to its end. An old file that is no
-    training is dormant: what is saved of it is all that is kept, until it moves, or another one of its log does; then
-    it goes on as after a restart.
+    """Sources by name. A run is catching up while one of its sources is not read to its end.
+
+    An old file without a training is dormant: only its saved form is kept, until it or another file of its log grows.
+    Then it continues as after a restart.
     """
 
     def __init__(self, rules: Rules) -> None:
         super().__init__()
         self.dormant: dict[str, bytes] = {}
-        """By name, SavedSource encoded: there may be a hundred thousand."""
+        """Name -> encoded SavedSource. There may be a hundred thousand."""
         self._rules = rules
         self._of_run = Groups()  # run -> its sources; one that is dormant is the only one
         self._unread = Counter[str]()  # run -> its sources that have not been read to their end
@@ -166,8 +165,10 @@ class Sources(dict[str, Source]):
         ordered: Ordered | None = None,
         former: tuple[Fingerprint, ...] = (),
     ) -> Source:
-        """Follow it from the message's offset on; `saved` is what was known of it, and `known` those that its lines
-        before were of. `ordered`: it is pushed. `former`: the files that it has left behind.
+        """Add a source that is followed from the message's offset.
+
+        `saved`: its saved form. `known`: the experiment of its earlier lines. `ordered`: given for a pushed stream.
+        `former`: files that it has replaced.
         """
         reader, marker = evaluated_reader(self._rules), Marker(former)
         resumed = saved is not None and message.resumed
@@ -175,7 +176,7 @@ class Sources(dict[str, Source]):
             reader.restore(saved.reader)
             if ordered is not None and saved.reader.ordered is not None:
                 ordered.restore(saved.reader.ordered)
-        elif message.offset:  # what stands before was delivered under another name
+        elif message.offset:  # the bytes before were delivered under another name
             reader.skip(message.offset)
         marker.feed(message)
         counted = reader.lines, reader.matched_lines
@@ -193,7 +194,7 @@ class Sources(dict[str, Source]):
         return source
 
     def put_dormant(self, name: str, saved: SavedSource) -> bool:
-        """Keep no more of it, where its first bytes prove the place, and its log has no other source."""
+        """Make a source dormant if its first bytes verify its position and its log has no other source."""
         position = saved.position
         if position.head_bytes < min(ENOUGH_BYTES, position.offset + 1) or {*self._of_run.of(saved.run)} - {name}:
             return False
@@ -202,7 +203,7 @@ class Sources(dict[str, Source]):
         return True
 
     def awake(self, name: str) -> Source | None:
-        """The source of that name; one that is dormant goes on."""
+        """Return the source of that name. A dormant source continues."""
         if (kept := self.dormant.pop(name, None)) is not None:
             saved = _SAVED.decode(kept)
             at = saved.position
@@ -216,7 +217,7 @@ class Sources(dict[str, Source]):
         return self.get(name)
 
     def dormant_of(self, run: str) -> dict[str, SavedSource]:
-        """The source of that run, where it is dormant."""
+        """Return the dormant source of that run, by name."""
         return {name: _SAVED.decode(self.dormant[name]) for name in self._of_run.of(run) if name in self.dormant}
 
     def _join(self, source: Source) -> None:
@@ -228,7 +229,7 @@ class Sources(dict[str, Source]):
             self._unread[source.run] += 1
 
     def drop(self, source: Source) -> None:
-        """It is followed no more."""
+        """Remove a source that is no longer followed."""
         self.finish(source)
         del self[source.name]
         self._leave(source)
@@ -241,7 +242,7 @@ class Sources(dict[str, Source]):
             self._latest.pop(source.run, None)
 
     def move(self, source: Source, run: str) -> None:
-        """It is a stream of another run."""
+        """Move a source to another run."""
         if not source.caught_up:
             self._read(source)
         self._leave(source)
@@ -249,7 +250,7 @@ class Sources(dict[str, Source]):
         self._join(source)
 
     def finish(self, source: Source) -> None:
-        """It was read to its end, or cannot be read: its run need not wait for it."""
+        """Note that a source was read to its end or cannot be read: its run does not wait for it."""
         if not source.caught_up:
             source.caught_up, source.observed_until = True, None
             self._read(source)
@@ -260,50 +261,50 @@ class Sources(dict[str, Source]):
             del self._unread[source.run]
 
     def note_experiment(self, source: Source) -> None:
-        """One of its experiments may have begun."""
+        """Note that one of its experiments may have begun."""
         latest = self._latest.get(source.run)
         if source.experiments.reported and (latest is None or source.experiments.number >= latest.number):
             self._latest[source.run] = source.experiments
 
     def latest(self, source: Source) -> Experiments:
-        """What tells the experiment that its lines are of; a source that holds no arguments asks its neighbours."""
+        """Return the experiments of its present lines: its own, or those of the run's other sources."""
         own = source.experiments
         return own if own.reported else self._latest.get(source.run, own)
 
     def current(self, run: str, source: Source | None = None) -> str:
-        """The name of the run that lines belong to now: those of `source`, else the newest of that log."""
+        """Return the name of the run of the present lines of `source`, or of the newest experiment of that log."""
         own = self._latest.get(run) if source is None else self.latest(source)
         return run if own is None else experiment_name(run, own.label)
 
-    def telling(self, run: str) -> list[Source]:
-        """Those of its sources that told steps; all where none has yet."""
+    def with_steps(self, run: str) -> list[Source]:
+        """Return the run's sources with steps; all sources if none has steps yet."""
         own = self.of_run(run)
         return [source for source in own if source.member.steps] or own
 
     @property
     def names(self) -> Collection[str]:
-        """Of those that are dormant, too."""
+        """All names, with those of dormant sources."""
         return ChainMap[str, Any](self, self.dormant)
 
     @property
     def runs(self) -> Iterable[str]:
-        """Those that have sources."""
+        """The runs that have sources."""
         return self._of_run
 
     def of_run(self, run: str) -> list[Source]:
-        """Its sources, but for one that is dormant."""
+        """Return the run's sources, without a dormant one."""
         return [self[name] for name in self._of_run.of(run) if name in self]
 
     def catching_up(self, run: str) -> bool:
-        """Is one of its sources not yet read to its end?"""
+        """Return True if a source of the run is not read to its end."""
         return run in self._unread
 
     def unread(self) -> dict[str, float]:
-        """Until when each was observed that an earlier daemon read, and this one has not yet."""
+        """Return, for sources not yet read to their end, the instant until which an earlier process observed them."""
         own = (source for run in self._unread for source in self.of_run(run))
         return {source.name: source.observed_until for source in own if source.observed_until is not None}
 
     @property
     def ready(self) -> bool:
-        """Was every source read to its end?"""
+        """True if every source was read to its end."""
         return not self._unread

@@ -1,6 +1,4 @@
-"""What the rooms of the core work on together: the followed files, the runs, when they are judged, what happened. The
-core is this, and the rooms.
-"""
+"""The shared state of the core's modules: followed files, runs, when runs are evaluated, transitions. Base of Core."""
 
 import logging
 from collections import Counter
@@ -19,65 +17,65 @@ from megatron_monitor.reading import own_rules
 from megatron_monitor.run.records import Experiment
 from megatron_monitor.snapshot import MonitorCounts
 
-_IDLE = 15.0  # seconds between two judgements of a run that only trains
+_IDLE = 15.0  # seconds between two evaluations of a healthy run
 LOOK = 1.0
-"""Seconds between those of the others: budgets are of 60 s and more."""
-_NAMED = 100  # runs that are refused and named in the log
+"""Seconds between two evaluations of other runs: progress timeouts are at least 60 s."""
+_NAMED = 100  # refused runs named in the log
 _log = logging.getLogger(__name__)
 
 
 class Watched:
-    """One of each, for the loop's thread alone. Instants are those of the core."""
+    """The state, used by the loop's thread only. Times are instants of the core."""
 
     def __init__(self, config: Config, judge: Evaluator, *, charts: bool) -> None:
-        """`charts`: whether what the charts draw is kept."""
+        """`charts`: keep the data of the charts."""
         self._charts = charts
         self._wall_offset = 0.0
         self.counts = MonitorCounts()
-        """What the monitor counts of itself."""
+        """The monitor's own counters."""
         self.quarantine = Quarantine(self.counts)
         self.transitions: list[Transition] = []
-        """Those since the last tick."""
+        """Transitions since the last tick."""
         self.changed = False
-        """Something worth saving happened since the flag was last cleared."""
+        """True: something worth saving happened since the flag was cleared."""
         self.touched: set[str] = {ENDED}
-        """The parts of the state that are not as they were saved last: those of logs by their names."""
+        """The parts of the state that changed since they were saved; the part of a log has its name."""
         self.ended = EndedRuns()
         self.save_soon = False
-        """Something happened that must not be lost: a message is owed, or a file was rotated."""
+        """True: save at once, because a notification is pending or a file was rotated."""
         self.dormant_seconds = float("inf")
-        """A file that was written so long ago, and is no training, is dormant."""
+        """Age in seconds after which a file without a training becomes dormant."""
         self.saved = UnclaimedState(LogState())
-        """What of the state file no source has claimed yet."""
+        """The part of the saved state that no source has claimed yet."""
         self.awaited = Counter[str]()
-        """By run, how many of its sources were read before the daemon began, and were neither opened nor found gone."""
+        """Run -> number of its saved sources that are neither opened again nor found missing."""
         self.begin(config, judge)
 
     def begin(self, config: Config, judge: Evaluator) -> None:
-        """Nothing is followed, and nothing is known of any run."""
+        """Start without followed files and runs."""
         self.config, self.rules, self.judge = config, own_rules(config), judge
         self.sources, self.runs = Sources(self.rules), Runs(config, charts=self._charts)
         self.runs.wall_offset = self.wall_offset
         self._refused: set[str] = set()
 
     def touch(self, part: str) -> None:
-        """The log of that name, or another part of the state, is to be saved."""
+        """Mark the part of a log, or another part of the state, as unsaved."""
         self.touched.add(part)
         self.changed = True
 
     def request(self, run: Run, *, save: bool = True) -> None:
-        """Something came for it: it is to be judged at the next tick, shown anew and, if that was news, saved."""
+        """The run has news: evaluate it at the next tick, show it again and, with `save`, save it."""
         run.dirty, run.next_check = True, float("-inf")
         if save:
             self.touched.add(run.log)
 
     def due(self, now: float) -> list[Run]:
-        """The runs to be judged now: something came for them, or time alone may change what is said of them."""
+        """Return the runs to evaluate now: they have news, or a deadline of theirs has come."""
         return [run for run in self.runs.values() if not now < run.next_check <= now + _IDLE]
 
     def next_check(self, run: Run, now: float) -> float:
-        """When time alone may change what is said of it: detectors ask for no more than every 15 s where no incident is
-        open and no deadline is near.
+        """Return when the run must be evaluated again without news: after 15 s without an open incident or a near
+        deadline, otherwise after 1 s.
         """
         waits = run.book.open or run.book.pending or run.deferred or run.taken_early
         if run.historical and not waits:
@@ -87,32 +85,33 @@ class Watched:
         return min(now + _IDLE, max(now + LOOK, self.judge.idle_until(run)))
 
     def _make_room(self, name: str, source: Source, now: float) -> bool:
-        """For the run of that name: the dead that moved first leaves. False: all that are there live, or it is dead
-        itself, and was before all of them.
+        """Make room for a new run by dropping the ended run with the oldest progress.
+
+        Return False if all runs are live, or if the new run ended before all the others.
         """
         busy = self.sources.catching_up
-        if not source.caught_up and self.runs.died_since(source.mtime - self.wall_offset, busy, now):
+        if not source.caught_up and self.runs.all_ended_since(source.mtime - self.wall_offset, busy, now):
             self._put_out([source])
             return False
         if (dropped := self.runs.make_room(busy)) is not None:
-            self._close(dropped, "it had ended, and another run needs its place", now)
+            self._close(dropped, "it had ended, and another run needed its place", now)
             self.touch(dropped.log)
             self._put_out(self.sources.of_run(dropped.log))
             return True
         self.counts.add("runs_dropped_total", "refused")
         if name not in self._refused and len(self._refused) < _NAMED:
             self._refused.add(name)
-            _log.warning("run=%r is not watched: max_runs=%d others live", name, self.config.max_runs)
+            _log.warning("run=%r is not watched: max_runs=%d other runs are live", name, self.config.max_runs)
         return False
 
     def _put_out(self, sources: Sequence[Source]) -> None:
-        """The dead run of these sources makes room."""
+        """Mark the sources of a dropped run."""
         self.counts.add("runs_dropped_total", "dead", by=not all(one.put_out for one in sources))
         for one in sources:
             one.put_out = True
 
     def let_go(self, run: Run, now: float) -> None:
-        """Drop the run if it has expired; the page keeps what it showed."""
+        """Drop the run if it has expired. The page keeps its last content."""
         if self.runs.expired(run, now):
             self._keep_page(run, now)
             self._close(run, "it ended longer ago than run_retention", now)
@@ -120,7 +119,7 @@ class Watched:
             self.touch(run.log)
 
     def _close(self, run: Run, why: str, now: float) -> None:
-        """The run is dropped: what is open of it is open no more."""
+        """End the open incidents of a run that is dropped."""
         self.of_run(run, lambda: self.judge.give_up(run, why, now), failed=bool(run.failed))
 
     def _keep_page(self, run: Run, now: float) -> None:
@@ -133,7 +132,7 @@ class Watched:
 
     @property
     def wall_offset(self) -> float:
-        """Unix time less an instant, seconds: set by the shell as it begins and when the wall clock was set."""
+        """Unix time minus instant, seconds. Set at the start and when the wall clock was set."""
         return self._wall_offset
 
     @wall_offset.setter
@@ -146,21 +145,21 @@ class Watched:
                 self.request(run)
 
     def of_run(self, run: Run, do: Callable[[], Sequence[Transition]], *, failed: bool = False) -> None:
-        """What is done with a run (`failed`: with one that was put aside); its transitions are kept. What fails at it
-        costs the run alone.
+        """Call `do` for a run and keep its transitions. An exception quarantines this run only. `failed`: the run is
+        quarantined already.
         """
         if bool(run.failed) is not failed:
             return
         try:
             self.transitions += do()
-        except Exception as error:  # noqa: BLE001 - the boundary of a run
+        except Exception as error:  # noqa: BLE001 - a failure is confined to this run
             why = self.quarantine.note("run", run.state.name, error)
-            run.failed = f"not watched until the monitor is restarted: {why}; the traceback stands in the monitor's log"
+            run.failed = f"not watched until the monitor is restarted: {why}; the traceback is in the monitor's log"
             run.state.lost = True
             self.request(run)
 
     def archive_or_watch(self, run: Run, now: float, *, new: bool) -> None:
-        """Its files were read to their ends, as far as they are known."""
+        """The known files of a run were read to their ends: decide whether the run is historical or live."""
 
         def do() -> tuple[()]:
             before = run.historical, run.state.live
@@ -173,11 +172,11 @@ class Watched:
         self.of_run(run, do)
 
     def current(self, source: Source) -> Run | None:
-        """The run that the source's lines belong to now, if it has begun."""
+        """Return the run of the source's present lines, if it has begun."""
         return self.runs.get(self.sources.current(source.run, source))
 
     def run_of(self, source: Source, now: float) -> Run | None:
-        """The run that the source's lines belong to now, new or saved; None if too many live that are watched."""
+        """Return the run of the source's present lines, new or saved; None if there are too many live runs."""
         name = self.sources.current(source.run, source)
         run = self.runs.get(name)
         if run is not None:
@@ -186,7 +185,7 @@ class Watched:
             return None
         experiment = None
         if name == source.run:
-            self.runs.claim(self.saved, name, name)  # saved, and a file of it came first that was not there then
+            self.runs.claim(self.saved, name, name)  # a saved run, of which a new file came first
         else:
             experiment = Experiment(source.run, self.sources.latest(source).label)
         return self.runs.get(name) or self.runs.begin(name, now, experiment)

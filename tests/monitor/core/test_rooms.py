@@ -71,11 +71,11 @@ def test_a_run_is_refused_that_died_before_all_that_are_shown() -> None:
     ended(runs, "old", 10.0)
     ended(runs, "older", 5.0)
     for at, refused in ((4.0, True), (5.0, False), (7.0, False)):
-        assert runs.died_since(at, lambda _: False, NOW) is refused
+        assert runs.all_ended_since(at, lambda _: False, NOW) is refused
     assert runs.make_room(lambda _: False)
-    assert runs.died_since(4.0, lambda _: False, NOW + 2.0)
-    assert runs.died_since(9.0, lambda _: False, NOW + 2.0)
-    assert not Runs(config(), charts=True).died_since(1.0, lambda _: False, NOW), "none is dead"
+    assert runs.all_ended_since(4.0, lambda _: False, NOW + 2.0)
+    assert runs.all_ended_since(9.0, lambda _: False, NOW + 2.0)
+    assert not Runs(config(), charts=True).all_ended_since(1.0, lambda _: False, NOW), "none is dead"
 
 
 def test_a_claimed_run_goes_on_under_its_present_name() -> None:
