@@ -67,7 +67,7 @@ class Site:
                 self.write(live, line(number))
             for message in self.reader.poll(self.clock):
                 self.core.handle(message, self.clock.wall())
-            self.reader.passed(self.clock.monotonic(), 1.0)
+            self.reader.end_pass(self.clock.monotonic(), 1.0)
             self.reported += self.core.tick(self.clock.wall())
 
     def shown(self) -> list[str]:

@@ -62,7 +62,7 @@ class Fleet:
         """A pass of the reader."""
         for message in self.reader.poll(self.clock):
             self.core.handle(message, self.clock.wall())
-        self.reader.passed(self.clock.monotonic(), 0.5)
+        self.reader.end_pass(self.clock.monotonic(), 0.5)
 
     def loop(self) -> None:
         """A turn of the loop."""
@@ -225,10 +225,10 @@ def test_a_mount_that_fails_for_a_while(fleet: Callable[..., Fleet]) -> None:
 def test_a_lapse_is_told_before_what_was_written_meanwhile(fleet: Callable[..., Fleet]) -> None:
     """And a pause that was meant is none."""
     some = fleet()
-    some.reader.passed(some.clock.monotonic(), 50.0)
+    some.reader.end_pass(some.clock.monotonic(), 50.0)
     some.pass_time(50.0)
     assert not any(isinstance(message, UnobservedTime) for message in some.reader.poll(some.clock))
-    some.reader.passed(some.clock.monotonic(), 0.5)
+    some.reader.end_pass(some.clock.monotonic(), 0.5)
     some.pass_time(50.0)
     messages = list(some.reader.poll(some.clock))
     assert isinstance(messages[0], UnobservedTime)
@@ -243,13 +243,13 @@ def test_a_file_that_waits_for_its_look_is_late_though_others_are_read(fleet: Ca
     late = []
     for message in some.reader.poll(some.clock):
         some.core.handle(message, some.clock.wall())
-        late.append(some.reader.late_seconds(some.clock.monotonic()))
+        late.append(some.reader.overdue_seconds(some.clock.monotonic()))
         some.clock.advance(1.0)
-    some.reader.passed(some.clock.monotonic(), 0.5)
+    some.reader.end_pass(some.clock.monotonic(), 0.5)
     assert len(late) >= 4
     assert late == sorted(late)
     assert late[-1] - late[0] >= 3.0
-    assert some.reader.late_seconds(some.clock.monotonic() + 9.0) == 0.0
+    assert some.reader.overdue_seconds(some.clock.monotonic() + 9.0) == 0.0
 
 
 @pytest.mark.parametrize("behind", [4.0, 20.0])
@@ -263,7 +263,7 @@ def test_a_loop_that_stays_behind_tells_later_and_of_nobody_else(fleet: Callable
         some.pass_time(0.5)
         now = some.clock.wall()
         waiting += [(now, message) for message in some.reader.poll(some.clock)]
-        some.reader.passed(some.clock.monotonic(), 0.5)
+        some.reader.end_pass(some.clock.monotonic(), 0.5)
         while waiting and waiting[0][0] <= now - behind:
             some.core.handle(waiting.pop(0)[1], now)
         some.core.listen({}, now)

@@ -80,7 +80,7 @@ class Lab:
         while self.clock.monotonic() < until:
             for message in self.reader.poll(self.clock):
                 self.core.handle(message, self.clock.wall())
-            self.reader.passed(self.clock.monotonic(), 0.5)
+            self.reader.end_pass(self.clock.monotonic(), 0.5)
             self.reported += [(self.clock.wall(), one) for one in self.core.tick(self.clock.wall())]
             self.saving.turn(self.clock.wall())
             self.clock.advance(0.5)
