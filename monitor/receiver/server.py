@@ -23,7 +23,7 @@ from megatron_monitor.parsers.redaction import masked
 from megatron_monitor.receiver.agents import Agents
 from megatron_monitor.receiver.labels import StreamFile, origin_of
 from megatron_monitor.receiver.messages import PROTOCOLS, Push, Stream
-from megatron_monitor.receiver.spool import FullError, Spool
+from megatron_monitor.receiver.spool import QuotaError, Spool
 from megatron_monitor.receiver.wire import TooLargeError, WireError, unpack
 from megatron_monitor.serve.auth import Hosts, is_loopback
 from megatron_monitor.serve.exchange import Limits, Reply, Request, text_reply
@@ -109,12 +109,6 @@ class _Tenant:
         return True
 
 
-class _RefusedError(Exception):
-    def __init__(self, reply: Reply) -> None:
-        super().__init__(reply.status)
-        self.reply = reply
-
-
 class Receiver:
     """The server and its spool. Binds the address at once. Raises OSError if it is in use, and TlsError."""
 
@@ -178,10 +172,9 @@ class Receiver:
             return self._public_reply(request)
         try:
             reply = self._route(request)
-        except _RefusedError as error:
-            reply = error.reply
-        except FullError:
-            reply = _retry_later("receiver.spool_size is used up by lines that the daemon has not read yet", 5.0)
+        except QuotaError as error:
+            quota, seconds = error.args
+            reply = text_reply(429, f"{quota}: try again\n", ("Retry-After", str(max(1, round(seconds)))))
         except TooLargeError as error:
             reply = text_reply(413, f"{error}\n")
         except WireError as error:
@@ -207,15 +200,12 @@ class Receiver:
             return text_reply(404, f"push to {', '.join(PROTOCOLS)}\n")
         protocol, parse_json, parse_protobuf = PROTOCOLS[request.path]
         if request.method != "POST":
-            return text_reply(405, "only POST is taken here\n", ("Allow", "POST"))
+            return text_reply(405, "only POST is accepted here\n", ("Allow", "POST"))
         if "origin" in request.headers:
             return text_reply(403, "a web page may not push\n")
-        tenant = ""
-        if self._settings.tenants:
-            found = self._credentials.tenant(request.headers.get("authorization"))
-            if found is None:
-                return text_reply(401, "a token is needed\n")
-            tenant = found
+        tenant = self._credentials.tenant(request.headers.get("authorization")) if self._settings.tenants else ""
+        if tenant is None:
+            return text_reply(401, "a token is needed\n")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         as_json = kind == "application/json"
         if not as_json and kind not in _PROTOBUF:
@@ -228,7 +218,7 @@ class Receiver:
         with self._lock:
             seconds = self._tenants.setdefault(tenant, _Tenant()).seconds_until_allowed(len(body), quota, now)
         if seconds > 0.0:
-            raise _RefusedError(_retry_later("more than receiver.max_bytes_per_second", seconds))
+            raise QuotaError("more than receiver.max_bytes_per_second", seconds)
         push = parse_json(body) if as_json else parse_protobuf(body)
         self._store(push, tenant)
         return Reply(204, "text/plain", b"") if protocol == "loki" else _otlp_reply(kind, push.refused)
@@ -261,7 +251,7 @@ class Receiver:
         with self._lock:
             within = self._tenants[tenant].is_within_quota(file, self._settings, self._clock.monotonic())
         if not within:
-            raise _RefusedError(_retry_later("more than receiver.max_runs allows", 30.0))
+            raise QuotaError("more than receiver.max_runs allows", 30.0)
         new, duplicates = self._spool.append(file, stream.entries, now)
         self._count("lines_total", "new", by=new)
         self._count("lines_total", "duplicate", by=duplicates)
@@ -274,10 +264,6 @@ class Receiver:
                 return
             self._unnamed.add(labels)
         _log.warning("tenant=%r labels {%s} name no run, so nothing watches them: docs/pushed-logs.md", tenant, labels)
-
-
-def _retry_later(why: str, seconds: float) -> Reply:
-    return text_reply(429, f"{why}: try again\n", ("Retry-After", str(max(1, round(seconds)))))
 
 
 def _otlp_reply(kind: str, refused: int) -> Reply:

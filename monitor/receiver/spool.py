@@ -44,8 +44,8 @@ class SpoolError(OSError):
     """The spool directory cannot be used."""
 
 
-class FullError(Exception):
-    """The tenant has no room until the daemon has read more."""
+class QuotaError(Exception):
+    """The tenant has used up a quota; `args`: which one, and the seconds until it may push again."""
 
 
 class Spool:
@@ -91,7 +91,7 @@ class Spool:
 
     def append(self, stream: StreamFile, entries: Iterable[tuple[int, bytes]], now: float) -> tuple[int, int]:
         """Write lines of (Unix nanoseconds, text) to the disk. Returns the numbers of new and of duplicate lines.
-        `now`: Unix seconds. After FullError or OSError some lines may be written, but none may be confirmed.
+        `now`: Unix seconds. After QuotaError or OSError some lines may be written, but none may be confirmed.
         """
         tenant = _tenant(stream.name)
         with self._lock:
@@ -164,7 +164,7 @@ class Spool:
             self._clean(now)
         if self._sizes[tenant] > self.size:
             self._clean_at = min(self._clean_at, now + _CLEAN_INTERVAL_FULL)
-            raise FullError
+            raise QuotaError("receiver.spool_size is used up by lines that the daemon has not read yet", 5.0)
 
     def _clean(self, now: float) -> None:
         """Remove streams without a line for a week; for tenants without room also those that are read, oldest first."""

@@ -19,7 +19,7 @@ from megatron_monitor.config import load
 from megatron_monitor.pushed import PATTERN, AgentReport, run_at
 from megatron_monitor.receiver import server as module
 from megatron_monitor.receiver.server import Credentials, Receiver
-from megatron_monitor.receiver.spool import FullError
+from megatron_monitor.receiver.spool import QuotaError
 from tests.clock import ManualClock
 from tests.monitor.receiver.senders import otlp_push, push_request, snapped
 from tests.programs import slack
@@ -157,7 +157,7 @@ def test_what_is_to_be_tried_again(running: Callable[..., Running], monkeypatch:
     senders throw that away.
     """
     one = running()
-    for error in (OSError(28, "no space left"), RuntimeError("a bug"), FullError()):
+    for error in (OSError(28, "no space left"), RuntimeError("a bug"), QuotaError("no room", 5.0)):
         with monkeypatch.context() as patch:
 
             def fail(*_: object, error: Exception = error) -> None:
@@ -165,7 +165,7 @@ def test_what_is_to_be_tried_again(running: Callable[..., Running], monkeypatch:
 
             patch.setattr(module.Spool, "append", fail)
             status, _, headers = one.send(LOKI, loki("a"))
-            assert (status, headers["Retry-After"]) == (429 if isinstance(error, FullError) else 503, "5")
+            assert (status, headers["Retry-After"]) == (429 if isinstance(error, QuotaError) else 503, "5")
     assert one.status(LOKI, loki("a")) == 204
 
 

@@ -11,7 +11,7 @@ from megatron_monitor.pushed import path_of
 from megatron_monitor.receiver import spool as module
 from megatron_monitor.receiver.agents import Agents
 from megatron_monitor.receiver.labels import StreamFile
-from megatron_monitor.receiver.spool import READ_OFFSETS, FullError, Spool, SpoolError
+from megatron_monitor.receiver.spool import READ_OFFSETS, QuotaError, Spool, SpoolError
 from tests.clock import ManualClock
 
 NS = 1_777_000_000_000_000_000
@@ -156,7 +156,7 @@ def fill(spool: Spool, first: int, now: float) -> int:
     for number in range(1000):
         try:
             spool.append(STREAM, [(NS + first + number, b"x" * 40)], now)
-        except FullError:
+        except QuotaError:
             return number
     raise AssertionError("it is never full")
 
