@@ -570,26 +570,24 @@ class FollowedFile(Struct, eq=False):
 
         Emits nothing: a file that cannot be observed may still exist.
         """
-        registry = self.context.registry
         if self.context.files.get(self) is not None:
             self._read_old_file(now, at)
         elif not self.released:
-            self.released = True
-            registry.unreserve(self.resume, self.source)
-            mark = self.content.fingerprint() if self.content is not None else self.resume
-            if mark is not None:
-                registry.add_left_file(mark, self.source)
+            self._release(is_deleted=False)
+
+    def _release(self, *, is_deleted: bool) -> None:
+        """Let another path read the rest of the file, unless the file is deleted."""
+        self.released = True
+        self.context.registry.unreserve(self.resume, self.source)
+        mark = self.content.fingerprint() if self.content is not None else self.resume
+        if mark is not None and not is_deleted:
+            self.context.registry.add_left_file(mark, self.source)
 
     def _finish(self, now: float, at: float, links: int | None) -> None:
         """Report the path as gone. Its file may continue under another name, unless it has no links left."""
-        registry = self.context.registry
         self.context.files.drop(self)
-        registry.unreserve(self.resume, self.source)
-        if self.content is not None and links != 0:
-            registry.add_left_file(self.content.fingerprint(), self.source)
-        elif self.content is None and self.resume is not None:
-            registry.add_left_file(self.resume, self.source)
-        self.gone_since, self.released = now, True
+        self._release(is_deleted=links == 0)
+        self.gone_since = now
         if self.announced or self.resume is not None:
             self.context.emit(Gone(self.source, at))
         self._moved_at = self.stamp = None

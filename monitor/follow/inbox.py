@@ -41,7 +41,7 @@ class Inbox(queue.Queue[Message]):
         pause = max(0.0, pause)
         with self.mutex:
             if self._called or self._filled or self.not_empty.wait(pause + idle):
-                self._wakeup.wait_for(lambda: self._called or self.pressing, pause)
+                self._wakeup.wait_for(lambda: self._called or self._is_half_full(), pause)
             self._called = False
 
     def put_all(self, messages: Sequence[Message], timeout: float) -> int:
@@ -81,9 +81,7 @@ class Inbox(queue.Queue[Message]):
         with self.mutex:
             return min((_read_at(self.queue), *self._outside.values()))
 
-    @property
-    def pressing(self) -> bool:
-        """True if the queue is half full."""
+    def _is_half_full(self) -> bool:
         return 2 * self._filled >= self.maxsize
 
     def _qsize(self) -> float:  # type: ignore[override]
@@ -92,7 +90,7 @@ class Inbox(queue.Queue[Message]):
     def _put(self, item: Message) -> None:
         super()._put(item)
         self._filled += _places(item)
-        if self._called or self.pressing:
+        if self._called or self._is_half_full():
             self._wakeup.notify()
 
     def _get(self) -> Message:

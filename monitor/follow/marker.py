@@ -21,7 +21,7 @@ class Marker:
 
     def __init__(self, former: tuple[Fingerprint, ...] = ()) -> None:
         self.former = former  # files that the source read and left (rotated): they are not read again under any name
-        self._device = self._inode = 0
+        self._device = self.inode = 0
         self._written = 0.0
         self._begin(0, b"", b"", None)
 
@@ -31,7 +31,7 @@ class Marker:
             self._take(message.offset, message.data)
             self._written = message.mtime
             return
-        self._device, self._inode = message.device, message.inode
+        self._device, self.inode = message.device, message.inode
         if isinstance(message, Opened):
             self._written = message.mtime
             if message.position is not None:
@@ -42,11 +42,6 @@ class Marker:
                 self.former = (*self.former, message.former)[-MAX_FORMER_FILES:]
             self._begin(0, b"", b"", None)
 
-    @property
-    def inode(self) -> int:
-        """The inode of the present content."""
-        return self._inode
-
     def position(self, offset: int) -> Position:
         """Return the position at `offset` with its proof: the end of a recent line, or any place in the last 4 KiB.
 
@@ -54,12 +49,12 @@ class Marker:
         """
         known, head = self._resumed, self._head[:offset]
         if known is not None and offset == known.offset:  # as proved at the start
-            return structs.replace(known, device=self._device, inode=self._inode, former=self.former,
+            return structs.replace(known, device=self._device, inode=self.inode, former=self.former,
                                    written=self._written)  # fmt: skip
         tail, first = self._tail_at(offset), (len(head), digest(head))
         if known is not None and len(head) < known.head_bytes <= offset:
             first = known.head_bytes, known.head_hash
-        return Position(self._device, self._inode, *first, offset, len(tail), digest(tail), self.former,
+        return Position(self._device, self.inode, *first, offset, len(tail), digest(tail), self.former,
                         self._written)  # fmt: skip
 
     def _begin(self, offset: int, head: bytes, tail: bytes, resumed: Position | None) -> None:

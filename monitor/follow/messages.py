@@ -68,7 +68,7 @@ class Opened(Struct, frozen=True):
     tail: bytes = b""
     proof: str = ""
     owner: int | None = None
-    """The owner's user id."""
+    """User id of the file's owner; None: unknown."""
     mount: str = ""
     """The mount point of its reader: while the mount is unobserved (UnobservedTime), silence means nothing."""
 

@@ -4,7 +4,6 @@ Bytes that come before the pipe is empty for the first time are backlog; later o
 last writer has closed it.
 """
 
-import logging
 import os
 import select
 import stat
@@ -15,8 +14,6 @@ from megatron_monitor.follow.messages import CaughtUp, Data, Message, Opened, Sc
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import has_magic
 from megatron_monitor.system.clock import Clock
-
-_log = logging.getLogger(__name__)
 
 STDIN = "/dev/stdin"
 FILE_SYSTEM = "pipe"
