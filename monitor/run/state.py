@@ -1,17 +1,17 @@
-"""Who lives how long: a run, its present attempt, what its attempts have taught. Plain values.
+"""The state of a run, with the lifetime of each part. Plain values.
 
-    RunState   a named training: its totals, its history, its sources; all of its attempts
-    Attempt     all that begins with an attempt: who counts its steps, phase and pace, what it printed last, how it ends
-    Past       what attempts of one program have taught: silences, pace, saves; another program's attempt has none of it
-    Job        what the scheduler says of the job that the present attempt runs in (records.py)
-    Stream     one source of a run (streams.py): where it stands in the present attempt
+    RunState         a named training with all its attempts: totals, history, sources
+    Attempt          one start of the training: step source, phase, pace, last values, ending
+    LearnedBehavior  what attempts of one program teach about the next: silences, pace, saves
+    SlurmJob         Slurm's facts about the job of the present attempt (records.py)
+    StreamPosition   the position of one source in the present attempt (steps/copies.py)
 
-A restart is a new `Attempt` (attempts.py): nothing of the one before is reset by hand, and what the new one has not
-said is unknown. The fold writes these; a detector writes its own memory (`memory_of`), the judgement `hung`, and the
-core what it alone knows: sources, what of them is unreadable, when they were read, if the run is live, the job.
+A restart creates a new `Attempt` (attempts.py), so nothing is reset by hand and everything unreported is unknown.
+fold.py writes the state; a rule writes its own memory (`memory_of`), the evaluation `hung`, and the core what only it
+knows: sources, unreadable sources, the last read, whether the run is live, the job.
 
-Instants are seconds of the daemon's steady clock (system/clock.py), durations seconds; `unix` translates an instant
-for whoever reads it. `None` is unknown. Everything here can be written as JSON.
+Instants are seconds of the daemon's steady clock (system/clock.py), durations are seconds; `unix` converts an instant.
+None is unknown. All values can be written as JSON.
 """
 
 from __future__ import annotations
@@ -50,88 +50,87 @@ from megatron_monitor.run.steps.timing import StepTimer
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of a run, from its first word to the next one's."""
+    """One attempt of a run, from its first line to the first line of the next attempt."""
 
     number: int = 0
     started_at: float | None = None
     launcher_clock: float | None = None
-    """When its launcher says that it began, on the log's own clock."""
+    """Start by the launcher's line, on the log's clock."""
     boundaries: dict[str, str] = field(default_factory=dict)
-    """Set-up marks seen, kind -> its log time or source: tells a copy of the set-up from a second one."""
+    """Kind of set-up mark -> its stamp or source: distinguishes a copy of the set-up from a second set-up."""
     setup_events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """What was said of the set-up since its last step: the next attempt's, if one begins now."""
+    """(kind, fields) of set-up events since its last step: they belong to the next attempt if one begins now."""
     phase: Phase = "starting"
     phase_since: float = 0.0
     progress_clock: float | None = None
-    """When the last progress was by the line's own stamp, or by one since the step before; None where there is none."""
+    """Time of the last progress by its line's stamp, or a stamp since the step before; None without stamps."""
     stamped_at: int | None = None
-    """How many iterations had been counted when a line last had a stamp."""
+    """Number of counted iterations at the last stamped line."""
     hung: bool = False
-    """The judgement of the last tick: the gap that ends now is no example of a good one."""
+    """Result of the last evaluation: a gap that ends while hung is not a normal gap."""
 
     arguments: dict[str, str] = field(default_factory=dict)
-    """Those of its arguments that say what is trained (monitor/model/arguments.py),"""
+    """The arguments that describe the training (monitor/model/arguments.py)."""
     arguments_changed: list[tuple[str, str, str]] = field(default_factory=list)
-    """and what of them differs from the attempt before that told its own."""
+    """(name, old, new) of arguments that differ from the last attempt with arguments."""
     topology: Topology = field(default_factory=Topology)
     environment: dict[str, str] = field(default_factory=dict)
     software: dict[str, str] = field(default_factory=dict)
     parameters_by_rank: dict[str, int] = field(default_factory=dict)
     train_iterations: int | None = None
     loaded: int | None = None
-    """The iteration of the checkpoint that it goes on from."""
+    """Iteration of the loaded checkpoint."""
 
     inferred: list[tuple[str, str]] = field(default_factory=list)
-    """The last lines that look like steps and that nobody reads: their numbers and their losses."""
+    """(numbers, losses) of the last lines that look like steps and match no format."""
     step_source: StepSource | None = None
-    """Who counts the iterations (sources.py),"""
+    """The kind of lines that count iterations (steps/sources.py)."""
     counts_steps: bool = False
-    """A number of the loop's line that may count samples counts steps."""
+    """True: a number of the loop's line that might count samples counts steps."""
     trainer: TrainerState = field(default_factory=TrainerState)
     engine: EngineState = field(default_factory=EngineState)
-    """and what is known of each that may."""
     dialect: str | None = None
     latest: LatestValues = field(default_factory=LatestValues)
     resumed: bool = False
-    """Its first iteration has told how much work the end of the attempt before cost."""
+    """True: its first iteration has shown how much work the end of the attempt before cost."""
     from_zero: bool = False
-    """Iterations of its program count from 0: it may have gone on with a later one."""
+    """True: its program counts iterations from 0, even if this attempt began with a later one."""
     first_iteration: int | None = None
     last_iteration: int | None = None
     iterations: int = 0
     seconds: float = 0.0
-    """That those took."""
+    """Duration of these iterations."""
     first_iteration_seconds: float | None = None
     mixed: bool = False
-    """Another training writes into the same log at the same time,"""
+    """True: another training writes into the same log at the same time."""
     others: int = 0
-    """and so many of its steps came since the last one that counted."""
+    """Number of the other training's steps since the last counted one."""
     last_delta: int | None = None
     """Iterations between its last two lines."""
     log_interval: int | None = None
-    """The same, as it usually is."""
+    """The usual number of iterations between two lines."""
     last_raw: bytes = b""
-    """The last iteration line as it stands in the file."""
+    """The last iteration line, unchanged."""
     unexplained: int = 0
-    """Lines whose printed TFLOPs no formula gave: after a few of them the search ends."""
+    """Lines with printed TFLOPs that no formula explains: after a few the search ends."""
     overflows: Overflows = field(default_factory=Overflows)
-    """Which overflow lines and counters tell the same step."""
+    """Matches overflow lines and counters of the same step."""
 
     pace: Pace = field(default_factory=Pace)
     pure_seconds: float | None = None
-    """Seconds of the last iteration, evaluation and saving taken out."""
+    """Seconds of the last iteration without evaluation and saving."""
     step_seconds: float | None = None
-    """The same of this very step; None where it cannot be told: the first of an attempt, an evaluation within."""
+    """The same for the last step alone; None if unknown: the first step of an attempt, or one with an evaluation."""
     effective_tflops: float | None = None
-    """The last one that stood on a line of its own (`Effective Tera Flops per GPU`)."""
+    """The last value of a separate line (`Effective Tera Flops per GPU`)."""
     tflops_formula: str | None = None
     """The formula that reproduces the printed TFLOPs."""
     tflops_key: list[int | str | None] = field(default_factory=list)
-    """What `tflops_seconds` was worked out for."""
+    """The inputs of `tflops_seconds`."""
     tflops_seconds: float | None = None
-    """TFLOP a GPU in one iteration: over its seconds it is the computed rate."""
+    """TFLOP per GPU in one iteration; divided by its seconds this is the computed rate."""
     gap_ratios: Intervals = field(default_factory=Intervals)
-    """Training gaps over what was predicted: data hiccups that were always there."""
+    """Training gaps divided by predicted ones: usual hiccups of the data loader."""
     step_timer: StepTimer = field(default_factory=StepTimer)
     """The time since the last report of a step."""
     timers: TimerReports = field(default_factory=TimerReports)
@@ -141,13 +140,13 @@ class Attempt:
 
     evaluation_interval: int | None = None
     evaluation_due: bool = False
-    """The last iteration is one after which the loop evaluates, and nothing of that has been seen yet."""
+    """True: the loop evaluates after the last iteration, and no line shows it yet."""
     evaluation_silent: bool = False
-    """The loop went on and nothing had been seen: it evaluates nothing, or does not say so."""
+    """True: the loop continued without a line of the evaluation: none happens, or none is printed."""
     silent_work: str | None = None
-    """What may go on behind the last iteration line without a word: the kind of its silence, None for nothing."""
+    """Kind of work that may follow the last iteration without a line; None: nothing."""
     evaluation_sets: int | None = None
-    """Validation results in the last whole evaluation: after so many the loop goes on."""
+    """Validation results in the last complete evaluation: after so many the loop continues."""
     validations_since: int = 0
     """Validation results since the last iteration line."""
     validations: dict[str, Validation] = field(default_factory=dict)
@@ -156,60 +155,60 @@ class Attempt:
     memory: MemoryPeaks = field(default_factory=MemoryPeaks)
 
     nodes: dict[str, int] = field(default_factory=dict)
-    """Names of nodes that stand before its lines -> lines seen, at most nodes.MOST of them."""
+    """Node named before lines -> number of lines; a bounded number of nodes."""
     node_list: str | None = None
-    """Slurm's list of its nodes as it was when the attempt first moved or failed: the next one's dump comes before its
-    first line does."""
+    """Slurm's node list at the attempt's first progress or failure: the next attempt's environment is printed before
+    its first line."""
     rank_nodes: dict[int, str] = field(default_factory=dict)
-    """Rank -> its node, where a line names both."""
+    """Rank -> its node, from lines that name both."""
     task_nodes: dict[int, str] = field(default_factory=dict)
-    """srun's task -> its node. A task is a rank, or under torchrun a node."""
+    """Task of srun -> its node. A task is a rank, or under torchrun a node."""
     collectives: dict[str, Report] = field(default_factory=dict)
-    """Rank and process group -> how far it had come as a collective timed out."""
+    """Rank and process group -> the rank's state when a collective timed out."""
     dumped: Missing | None = None
-    """Whom the flight recorder's dumps name,"""
+    """The missing ranks by the flight recorder's dumps."""
     dumped_stacks: dict[int, list[str]] = field(default_factory=dict)
-    """and where those were, where it was recorded."""
+    """Missing rank -> recorded stack."""
 
     evidence: list[Evidence] = field(default_factory=list)
-    """What was told of its end since its last step (evidence.py),"""
+    """Evidence of an end since its last step (evidence.py)."""
     ending: Ending = RUNNING
-    """and what that comes to: worked out anew whenever it changes (ending.py)."""
+    """The conclusion from the evidence, recomputed at each change (ending.py)."""
     counted: bool = False
-    """Its failure is in the run's total."""
+    """True: its failure is in the run's total."""
 
     def forget(self) -> None:
-        """Nothing of what was told was its end."""
+        """Drop the evidence: the attempt did not end."""
         self.evidence, self.ending = [], RUNNING
 
     @property
     def failure(self) -> Evidence | None:
-        """What it died of; while it goes on, what it would have died of if it ended now."""
+        """The evidence that is the cause of its end; while it runs, the probable cause if it ended now."""
         return self.ending.cause
 
     @property
     def foreign(self) -> bool:
-        """Whether all that was told of an end is that of a step which came before any word of a training."""
+        """True if the only evidence of an end comes from a step before the training."""
         return self.failure is not None and self.failure.sort == "exit" and self.failure.helper
 
     @property
     def failed(self) -> bool:
-        """Something has ended it, be it caught yet."""
+        """True if a failure has ended it, even if the program may still catch the failure."""
         return self.ending.since is not None
 
     @property
     def unconfirmed(self) -> bool:
-        """It has failed, and that may have been caught: nothing has told yet that a process ended."""
+        """True if it has failed and the program may have caught the failure: no process is known to have ended."""
         return self.ending.state == "crashed" and not self.ending.certain
 
     @property
     def watchdog_ranks(self) -> list[int]:
-        """Whose watchdogs gave up, in their order."""
+        """Ranks with a watchdog time-out, in order."""
         return list(dict.fromkeys(row.rank for row in self._watchdogs() if row.rank is not None))
 
     @property
     def watchdog_nodes(self) -> list[str]:
-        """The nodes of those, where their lines name them."""
+        """Nodes of these ranks, as far as named."""
         return list(dict.fromkeys(row.node for row in self._watchdogs() if row.node))
 
     def _watchdogs(self) -> list[Evidence]:
@@ -217,42 +216,42 @@ class Attempt:
 
     @property
     def whole_lines(self) -> bool:
-        """Whether each report of a step holds all that is printed of it: the loop's own line does."""
+        """True if one line has all values of a step, as the loop's own line does."""
         return self.step_source == "iteration"
 
     @property
     def training_done(self) -> bool:
-        """Whether the last iteration that was asked for is done: where the first is 0, it is one less."""
+        """True if the last requested iteration is done. If the first is 0, the last is one less."""
         last, first = self.latest.iteration, int(self.from_zero)
         return self.train_iterations is not None and last is not None and last + first >= self.train_iterations
 
     @property
     def resumes_as(self) -> Phase:
-        """Where an evaluation or a save leads that is over: behind the last step or the loop's last word to the end."""
+        """Phase after an evaluation or a save: `exiting` after the last step or the loop's end, otherwise training."""
         return "exiting" if self.training_done or self.ending.done_at is not None else "training"
 
     @property
     def last_line(self) -> str:
-        """The last iteration line, as evidence."""
+        """The last iteration line as text."""
         return text_of(self.last_raw)
 
 
 @dataclass(slots=True)
 class LearnedBehavior:
-    """What the attempts of one program have taught of the next."""
+    """What attempts of one program teach about the next. Attempts of another program start without it."""
 
     programs: list[str] = field(default_factory=list)
-    """Whose steps counted, as `program_of` calls them: a loop may have DeepSpeed's engine beside it."""
+    """Programs with counted steps, by `program_of`: a loop may use DeepSpeed's engine."""
     step_source: StepSource | None = None
-    """Who counted."""
+    """The step source that counted."""
     has_engine_steps: bool = False
-    """A loop counts, and DeepSpeed's engine reports the same steps."""
+    """True: a loop counts, and DeepSpeed's engine reports the same steps."""
     log_interval: int | None = None
     """Iterations between two lines, of the attempt before."""
     baseline: float | None = None
     """Normal seconds per iteration of the attempts before."""
     from_zero: bool = False
-    """Its iterations count from 0."""
+    """True: its iterations count from 0."""
     highest_iteration: int | None = None
     silences: Silences = field(default_factory=Silences)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
@@ -260,55 +259,55 @@ class LearnedBehavior:
 
 @dataclass(slots=True)
 class RunState:
-    """One run. See the module's law."""
+    """One run. The module's docstring says who writes what."""
 
     name: str
     proven: bool = False
-    """Some line proved that this is a training: before that there are no series."""
+    """True: a line proved that this is a training. Before, it has no series."""
     document: bool = False
-    """Its file quotes what programs print: a failure in it proves no training."""
+    """True: its file is a document that quotes logs: a failure in it does not prove a training."""
     progress_at: float | None = None
-    """When the last line that proves progress was written (read, while it comes live)."""
+    """Instant at which the last line with progress was written, or read if it was live."""
     first_at: float | None = None
     updated_at: float = 0.0
     live: bool = False
-    """False until something came while we watched: until then the log is history."""
+    """True once lines came live. Before, the log is history."""
     lost: bool = False
-    """No source of the run can be read."""
+    """True: no source of the run can be read."""
     sources: dict[str, None] = field(default_factory=dict)
-    """In the order in which they came: there may be thousands."""
+    """Names of the sources in order of appearance. There may be thousands."""
     wall_offset: float = 0.0
-    """Unix time less an instant, seconds: 0 unless the wall clock was set since the run was first seen."""
+    """Unix time minus instant, seconds: 0 unless the wall clock was set."""
     read_at: float = 0.0
-    """When the monitor last read a line of the run that said something."""
+    """Instant at which the monitor last read an event of the run."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Source -> what the system said."""
+    """Source -> the system's error message."""
     experiment: Experiment = field(default_factory=Experiment)
     job: SlurmJob | None = None
-    """The Slurm job of the present attempt, where Slurm was asked and its answer believed; written by the core."""
+    """The Slurm job of the present attempt by an accepted answer of Slurm. Written by the core."""
     pid_file: str = ""
-    """Where the launcher leaves its process id, as configured; written by the core."""
+    """Configured file of the launcher's process id. Written by the core."""
     second_job: str = ""
-    """Another job that runs and writes this run, too; written by the core."""
+    """Another running job that also writes this run. Written by the core."""
     unrestarted: FailedRestart | None = None
-    """Why a remediation's restart brought no attempt; written by the core."""
+    """Why a remediation's restart led to no attempt. Written by the core."""
 
     attempt: Attempt = field(default_factory=Attempt)
     computed: Attempt | None = None
-    """The last attempt before it that finished an iteration: what a finished log is reported by."""
+    """The last earlier attempt that finished an iteration: reports of a finished log use it."""
     learned: LearnedBehavior = field(default_factory=LearnedBehavior)
     first_iteration: int | None = None
-    """Of the run: with which its first attempt began."""
+    """First iteration of the run's first attempt."""
     restarts: int = 0
     ends: list[AttemptEnd] = field(default_factory=list)
     """How the last attempts ended."""
     unplanned_ends: int = 0
     plan: dict[str, str] = field(default_factory=dict)
-    """What the last arguments say that tells experiments apart (experiments.py)."""
+    """The last arguments that distinguish experiments (experiments.py)."""
     arguments: dict[str, str] = field(default_factory=dict)
-    """Of the last attempt that told its own."""
+    """Arguments of the last attempt that printed them."""
     after_finish: bool = False
-    """The last attempt that computed something had done what was asked, though it may have failed on its way out."""
+    """True: the last attempt with steps completed the training, even if it failed while exiting."""
 
     iterations_total: int = 0
     skipped_iterations_total: int = 0
@@ -319,33 +318,33 @@ class RunState:
     lost_seconds_total: dict[str, float] = field(default_factory=dict)
     productive_seconds: float = 0.0
     gpu_seconds: float = 0.0
-    """Seconds of all iterations times the GPUs that computed them, those computed again included."""
+    """Seconds of all iterations times their GPUs, repeated iterations included."""
     seconds: Histogram = field(default_factory=Histogram)
-    """Of all iterations."""
+    """Seconds of all iterations."""
 
     steady: Steady = field(default_factory=Steady)
     history: History = field(default_factory=History)
-    """What the charts draw."""
+    """Data of the charts."""
     phase_history: list[tuple[float, str]] = field(default_factory=list)
     """The last phase changes, for the page."""
     memory_of: dict[str, Any] = field(default_factory=dict)
-    """Detectors' own memories, by detector name."""
+    """Rule -> its own state."""
 
     copies: CountedSteps = field(default_factory=CountedSteps)
     buffering: Buffering = field(default_factory=Buffering)
     log_clock_first: float | None = None
     log_clock_last: float | None = None
     arrived: float | None = None
-    """When the line that is folded was written, as far as its arrival tells: it was the only one of an iteration in
-    what was read, and the last of its file. Else None: a buffer, a slow file system or a backlog let it go late.
+    """Instant at which the present line arrived, if that is the time of writing: it was the only iteration line of the
+    read and the last line of the file. None: a buffer, a slow file system or a backlog may have delayed it.
     """
     coverage: Coverage = field(default_factory=Coverage)
-    """For how long it was observed, written by the core: silence is what was observed since the last progress."""
+    """How long the run was observed: only observed time since the last progress is silence. Written by the core."""
     no_heartbeat: bool = False
-    """Its lines are pushed by agents that do not say that they live: its silence may be theirs."""
+    """True: its agents send no heartbeats, so its silence may be theirs."""
 
     def reported(self) -> RunState:
-        """As a report shows a finished log: by the last attempt that finished an iteration."""
+        """Return the state for a report: with the last attempt that finished an iteration."""
         if self.attempt.iterations or self.computed is None:
             return self
         shown = copy.copy(self)
@@ -354,9 +353,9 @@ class RunState:
 
     @property
     def last_baseline(self) -> float | None:
-        """The last known normal seconds per iteration, of this attempt or the one before."""
+        """Normal seconds per iteration of this attempt, or else of the one before."""
         return self.attempt.pace.baseline or self.learned.baseline
 
     def unix(self, instant: float | None) -> float | None:
-        """The instant as Unix seconds: for what people and other programs read."""
+        """Return an instant as Unix seconds."""
         return None if instant is None else instant + self.wall_offset

@@ -87,7 +87,7 @@ def test_two_jobs_of_one_name_at_once_are_two_runs(caplog: pytest.LogCaptureFixt
     assert logs.totals() == {"sweep": 30, "sweep:sweep-2": 30}
     assert logs.totals("megatron_restarts_total") == {"sweep": 0, "sweep:sweep-2": 0}
     assert logs.reported == []
-    (warning,) = [record for record in caplog.records if "one name" in record.getMessage()]
+    (warning,) = [record for record in caplog.records if "same name" in record.getMessage()]
     assert "/var/log/pods/*/trainer/*.log" in warning.getMessage()
     for number in range(31, 71):
         logs.wait(10)
