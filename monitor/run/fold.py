@@ -1,7 +1,6 @@
-"""`fold`: one event into the state of its run, called by the loop that owns it.
+"""`fold` applies one event to the state of its run. Start here: `_HANDLERS` shows which function handles which event.
 
-`at` is when the line was written as far as we know: when it was read while the log comes live, the file's last change
-while a backlog is read. `live` tells which.
+`at` is the best known time of writing: the time of reading if `live`, the file's last change for a backlog.
 """
 
 from collections.abc import Callable
@@ -31,24 +30,25 @@ from megatron_monitor.run.steps.loop import fold_iteration
 from megatron_monitor.run.steps.trainer import fold_trainer_log, fold_trainer_progress
 
 _MORE = BETWEEN_STEPS | PART_OF.keys()
-"""Timers that tell more than the time of an iteration's parts."""
+"""Timers that measure more than the parts of an iteration."""
 _OF_SET_UP: frozenset[type[Event]] = frozenset(
     {events.ArgumentsDumped, events.MilestoneReached, events.TopologyLogged, events.TrainerSetting}
 )
-"""What may be a mark of a set-up."""
+"""Events that may be a mark of a set-up."""
 _NUMBERED: frozenset[type[Event]] = frozenset({events.IterationLogged, events.EngineStepLogged, events.TrainerLogged})
 _OF_AN_END: frozenset[type[Event]] = frozenset({events.FailureSeen, events.ProcessExited})
 _CAUSES: frozenset[type[Event]] = frozenset({events.FailureSeen, events.TracebackSeen})
-_HELD_BACK = 600.0  # seconds; clocks of two zones differ by more
-_GUESSES = 64  # lines; as many ranks may repeat their last one in turn
-_RANKS_KEPT = 1024  # ranks whose memory is kept: one of each pipeline stage at least, in any layout that is run
+_HELD_BACK = 600.0  # seconds: less than the difference of two time zones
+_GUESSES = 64  # lines: as many ranks may repeat their last line in turn
+_RANKS_KEPT = 1024  # ranks with recorded memory: at least one of each pipeline stage
 
 
 def fold(
     state: RunState, entry: LogEvent, source: str, at: float, live: bool, settle: Callable[[], None] = nothing
 ) -> None:
-    """Take one event in. `source` is the file it came from; see the module for `at` and `live`. `settle` is called
-    before a step begins another attempt, or another source counts the steps from now on.
+    """Apply one event. `source`: its file; the module's docstring explains `at` and `live`.
+
+    `settle` is called before a step begins another attempt, and before another step source takes over.
     """
     event = entry.event
     kind = type(event)
@@ -67,7 +67,7 @@ def fold(
     if stepped and kind is not events.IterationLogged:  # the loop's own lines are remembered
         state.copies.count(source, now.number)
     if moved and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
-        if live and now is attempt:  # what a new attempt ended did not end in progress
+        if live and now is attempt:  # a silence that a new attempt ended did not end in progress
             _note_silence(state, before, silent_work or before, event, at)
         _note_progress(state, kind, clock, at, live=live)
     if now.parts.reported:
@@ -81,7 +81,7 @@ def _follow_parts(state: RunState, before: Phase, event: Event) -> None:
 
 
 def _handled(state: RunState, event: Event, context: EventContext) -> Moved:
-    """What the event's handler makes of it; the phase that it leads to is entered."""
+    """Call the event's handler and enter the phase that it returns."""
     kind = type(event)
     if kind in _OF_AN_END and _is_of_the_last_attempt(state, context.clock):
         return False
@@ -97,7 +97,7 @@ def _handled(state: RunState, event: Event, context: EventContext) -> Moved:
 
 
 def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: float, *, live: bool) -> None:
-    """A line proves progress, by its stamp or near one that was stamped."""
+    """Record progress, with the line's stamp or the one of a line shortly before."""
     attempt = state.attempt
     state.live = state.live or live
     if state.progress_at is None or at > state.progress_at:
@@ -113,7 +113,7 @@ def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: 
 
 
 def _note_line(state: RunState, event: Event, at: float) -> float | None:
-    """What every line tells: that there is a training, when it was written, whose node. Its stamp as a moment."""
+    """Record what every line shows: training, time, node. Return its stamp as seconds; None without a stamp."""
     if event.proves_training:
         if state.attempt.foreign:
             state.attempt.forget()
@@ -131,8 +131,8 @@ def _note_line(state: RunState, event: Event, at: float) -> float | None:
 
 
 def _prove(state: RunState, *, live: bool, new: bool) -> None:
-    """Whoever says that an attempt died speaks of a training; whoever says so now, of one that lived. While that is in
-    doubt it may have been another program of its job.
+    """A crash proves a training, and a live crash a live one. An unconfirmed failure proves nothing: it may belong to
+    another program of the job.
     """
     attempt = state.attempt
     if (state.proven and not (live and new)) or (state.document and not state.proven):
@@ -142,7 +142,7 @@ def _prove(state: RunState, *, live: bool, new: bool) -> None:
 
 
 def _is_of_the_last_attempt(state: RunState, clock: float | None) -> bool:
-    """Whether something failed shortly before this attempt began: what a launcher held back of the one before."""
+    """Return True if the failure came shortly before this attempt: the launcher delayed a line of the one before."""
     began, attempt = state.attempt.launcher_clock, state.attempt
     if clock is None or began is None:
         return False
@@ -150,9 +150,9 @@ def _is_of_the_last_attempt(state: RunState, clock: float | None) -> bool:
 
 
 def used(event: Event) -> bool:
-    """Whether the fold or a detector has a use for the event: what nobody listens to is not read in the daemon.
+    """Return True if `fold` or a rule uses the event. Line shapes whose events are not used are skipped.
 
-    Depends on the event's type and the names in it, never on its numbers (parsers/engine/memo.py).
+    The answer depends on the event's type and names, never on its numbers.
     """
     if isinstance(event, events.TimersReported):
         return has_step_timers(event)
@@ -165,16 +165,14 @@ UNREAD: dict[type[Event], frozenset[str]] = {
     events.TrainerLogged: frozenset({"extra"}),
     events.TrainerProgressed: frozenset({"remaining_seconds"}),
 }
-"""Fields of frequent events for which no fold, no detector and no report has a use: `parse` shows them; a reader for
-the judgement leaves them out of every line.
-"""
+"""Fields of frequent events that no rule and no report uses: only `parse` reads them."""
 
 
 def _gap_phase(before: Phase, event: Event) -> Phase | None:
-    """Of which phase the gap that ends with this event is an example; None if of none.
+    """Return the phase for which the gap before this event is an example; None for no phase.
 
-    The way from the last validation or a save to the next iteration belongs to neither phase. A line that announces an
-    evaluation ends what was before; one that is in it, or its result, may be the first that is heard of it.
+    The time from the last validation or a save to the next iteration belongs to neither phase. A line that announces an
+    evaluation ends the phase before; a line of its progress or its result may be the first line of the evaluation.
     """
     kind = type(event)
     if isinstance(event, events.EvaluationProgressed) and not (event.done or event.finished):
@@ -183,12 +181,13 @@ def _gap_phase(before: Phase, event: Event) -> Phase | None:
         return "evaluating"
     if kind in STEP:
         return before if before not in ("evaluating", "saving") else None
-    return None if kind is events.StepInferred else before  # a guess is of a loop, not of the set-up before it
+    return None if kind is events.StepInferred else before  # the inferred step is of a loop, not of the set-up
 
 
 def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: float) -> None:
-    """The attempt has moved, live, behind a silence of that kind in the phase `before`: one more that was no hang. One
-    that was called a hang only shows that it may come again.
+    """Learn from a live silence of that kind in the phase `before` that ended in progress.
+
+    A silence that was reported as a hang only shows that it may come again.
     """
     since, silences, hung = silent_since(state, at), state.learned.silences, state.attempt.hung
     if since is None or not state.live or at <= (state.progress_at or 0.0) or suspended(state):
@@ -201,7 +200,7 @@ def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: f
 
 
 def _learn(state: RunState, before: Phase, kind: str, event: Event, seconds: float) -> None:
-    """An example of a good silence, of the work that may have gone on in it without a word, or of its phase."""
+    """Learn a normal silence: of the unreported work in it, or of its phase."""
     attempt, phase = state.attempt, _gap_phase(before, event)
     if before in PARTS and attempt.parts.reported:
         attempt.parts.silence = max(attempt.parts.silence, seconds)
@@ -268,9 +267,9 @@ def _on_timers(state: RunState, event: events.TimersReported, context: EventCont
 
 
 def fold_timers(state: RunState, event: events.TimersReported, at: float) -> bool:
-    """`fold` for the most frequent lines of some logs: timers that tell nothing but the time of an iteration's parts.
-    Their stamps and nodes say nothing that the lines beside them do not. False where they tell more; nothing is folded
-    then.
+    """Fast path of `fold` for frequent lines: timers of an iteration's parts only. Their stamps and nodes are not used.
+
+    Return False, without a change, if the timers measure more.
     """
     if not state.proven or state.first_at is None or not _MORE.isdisjoint(event.timers):
         return False
@@ -298,13 +297,15 @@ def _on_throughput(state: RunState, event: events.ThroughputReported, _context: 
     latest, topology = state.attempt.latest, state.attempt.topology
     if event.tflops is not None:
         latest.tflops = event.tflops
-    if event.parameters_billions is not None:  # Megatron-DeepSpeed's flops_calculator: a line behind each iteration's
+    if (
+        event.parameters_billions is not None
+    ):  # Megatron-DeepSpeed's flops_calculator: a line after each iteration's line
         state.attempt.effective_tflops = event.tflops
         state.attempt.tflops_formula = EFFECTIVE
         if topology.parameters is None:
             topology.parameters = whole(event.parameters_billions * 1e9)
     if event.samples_per_second is not None and event.seconds_per_step is not None:
-        # DeepSpeed-Chat's own line: a step of its whole loop, of which each engine tells a part
+        # DeepSpeed-Chat's own line: a step of the whole loop; each engine reports a part of it
         if not state.attempt.engine.rates_of_loop:
             state.attempt.engine.rates_of_loop, state.attempt.engine.rates = True, SampledValues()
         latest.samples_per_second = event.samples_per_second
@@ -313,7 +314,7 @@ def _on_throughput(state: RunState, event: events.ThroughputReported, _context: 
 
 
 def _on_part(state: RunState, event: events.PartBegan, context: EventContext) -> Moved:
-    """A part that no line tells of is a phase only where lines tell of others. A line that comes late is progress."""
+    """A part without its own line is a phase only if other parts have lines. A late line is progress only."""
     if state.attempt.phase in ENDED or state.attempt.phase == "exiting":
         return False
     if event.implied and not state.attempt.parts.reported:
@@ -325,13 +326,13 @@ def _on_part(state: RunState, event: events.PartBegan, context: EventContext) ->
 
 
 def _on_guess(state: RunState, event: events.StepInferred, _context: EventContext) -> bool:
-    """A step of a loop that nobody reads, while no other was: its set-up goes on, if its loss is another than the line
-    before it had, and the line is no repetition. A status line repeats the last loss, whatever else it counts; ranks
-    that do so in turn repeat their lines. Risk left: more than 64 of them, or some that count seconds beside it.
+    """An inferred step of a loop without a format, before any other step: progress if its loss differs from the line
+    before and the line is not a repetition. A status line repeats the last loss; ranks that print it in turn repeat
+    their lines. Remaining risk: more than 64 such ranks, or ranks that also count seconds.
     """
     attempt, context = state.attempt, (str(event.counts), str(event.losses))
     if attempt.step_source is not None or state.progress_at is None or context in attempt.inferred:
-        return False  # where nothing began before it, nothing is awaited: such a log may end without a word
+        return False  # without a set-up before, no progress is expected: such a log may end silently
     moved = bool(attempt.inferred) and context[1] != attempt.inferred[-1][1]
     attempt.inferred = [*attempt.inferred[-_GUESSES + 1 :], context]
     return moved

@@ -1,4 +1,4 @@
-"""What runs and attempts are made of: values of a step, failures, ends, saves, the job ... Plain values."""
+"""Parts of the state of runs and attempts: values of a step, ends, saves, the Slurm job. Plain values."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,27 +10,27 @@ from megatron_monitor.parsers.events import LogEvent
 
 
 def nothing() -> None:
-    """Nobody waits for an attempt."""
+    """The default of `EventContext.settle`: do nothing."""
 
 
 class EventContext(Struct, gc=False):
-    """What stands around an event that is folded."""
+    """The context of an event that is folded."""
 
     source: str
-    """The file it came from."""
+    """Its file."""
     at: float
-    """When its line was written (fold.py)."""
+    """Instant at which its line was written (fold.py)."""
     live: bool
     clock: float | None
-    """The line's own stamp, on the log's own clock."""
+    """The line's stamp, on the log's clock."""
     entry: LogEvent
     settle: Callable[[], None] = nothing
-    """To be called before a step begins another attempt, or another source counts."""
+    """Called before a step begins another attempt, or another step source takes over."""
 
 
 @dataclasses.dataclass(slots=True)
 class LatestValues:
-    """The values of the last iteration that counted, as the log says them."""
+    """The values of the last counted iteration, as printed."""
 
     iteration: int | None = None
     consumed_samples: int | None = None
@@ -42,7 +42,7 @@ class LatestValues:
     loss_scale: float | None = None
     grad_norm: float | None = None
     seconds_per_iteration: float | None = None
-    """As printed, or as its stamps tell."""
+    """As printed, or from stamps."""
     samples_per_second: float | None = None
     tokens_per_second_per_gpu: float | None = None
     tflops: float | None = None
@@ -54,12 +54,12 @@ class LatestValues:
 
 
 class Experiment(Struct, frozen=True):
-    """Which of a log's experiments a run is."""
+    """The experiment of a log that a run is."""
 
     log: str = ""
     """The run of the log's first experiment."""
     label: str = ""
-    """What the run's name has beside the log's: the experiment's own id, else its number; empty for the first."""
+    """Suffix of the run's name: the experiment's id, else its number; empty for the first."""
 
 
 class AttemptEnd(Struct):
@@ -73,18 +73,18 @@ class AttemptEnd(Struct):
     iterations: int
     last_iteration: int | None
     checkpoint: int | None
-    """The last whole checkpoint at its end."""
+    """Iteration of the last complete checkpoint at its end."""
     planned: bool
     nodes: list[str] = field(default_factory=list)
-    """The nodes that failed, or that the attempt ran on where no line names the one."""
+    """The failed nodes, or all nodes of the attempt if no line names the failed one."""
     culprit: bool = False
-    """`nodes` are those that failed."""
+    """True: `nodes` are the failed ones."""
     crashed: bool = False
-    """A line told that it died; else the next attempt only began where it had been."""
+    """True: a line reported a failure. Otherwise only the next attempt shows the end."""
     line: str = ""
     """The line that names the failure."""
     watched: bool = False
-    """It died while the log was followed."""
+    """True: it ended while the log was followed."""
 
 
 class MemoryPeaks(Struct):
@@ -96,7 +96,7 @@ class MemoryPeaks(Struct):
     max_reserved: int | None = None
     host_used_ratio: float | None = None
     report: str = ""
-    """Which report the figures are of: iteration and occasion, as printed."""
+    """Iteration and occasion of the report, as printed."""
     by_rank: dict[int, int] = field(default_factory=dict)
     """Rank -> max reserved, else max allocated, of the last report."""
 
@@ -108,20 +108,20 @@ class Checkpoints(Struct):
     save_seconds: float | None = None
     saves: int = 0
     durations: dict[int, float] = field(default_factory=dict)
-    """Iteration -> seconds of the save after it, of the last ones."""
+    """Iteration -> seconds of the save after it, for the last saves."""
 
 
 class Save(Struct):
-    """The save that an attempt is at, or was last."""
+    """The present or the last save of an attempt."""
 
     iteration: int | None = None
     started_at: float | None = None
     stamp: str | None = None
-    """The log's own time of the line that began it, as printed."""
+    """Stamp of the line that began it, as printed."""
     pending_async: bool = False
-    """It goes on in the background."""
+    """True: it continues in the background."""
     files_iteration: int | None = None
-    """Of which the last file of a checkpoint was told."""
+    """Iteration of the last reported checkpoint file."""
 
 
 class Validation(Struct):
@@ -140,13 +140,11 @@ class Buffering(Struct):
 
 
 class SlurmJob(Struct):
-    """What Slurm said of the run's job when it was last asked (run/job.py). Empty text is unknown; times are Unix
-    seconds.
-    """
+    """Slurm's last answer about the run's job (run/job.py). Empty text is unknown; times are Unix seconds."""
 
     id: str
     state: str
-    """As Slurm calls it: RUNNING, TIMEOUT, NODE_FAIL ..."""
+    """Slurm's state: RUNNING, TIMEOUT, NODE_FAIL ..."""
     array_id: str = ""
     """`8_3`: task 3 of the array 8."""
     reason: str = ""
@@ -157,44 +155,44 @@ class SlurmJob(Struct):
     name: str = ""
     partition: str = ""
     nodes: str = ""
-    """Slurm's list of the nodes that it has, or had last."""
+    """Slurm's list of its present or last nodes."""
     excluded: str = ""
-    """The nodes that it asked to leave out."""
+    """Excluded nodes."""
     restarts: int = 0
-    """How often it was requeued."""
+    """Number of requeues."""
     time_limit: float | None = None
     """Seconds; None: unlimited."""
     submitted_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    """While it runs: when its time limit comes."""
+    """For a running job: when its time limit ends."""
     suspended_at: float | None = None
     """When it was last suspended, or resumed."""
     directory: str = ""
     command: str = ""
     """The batch script and its arguments."""
     options: list[str] = field(default_factory=list)
-    """What of its options Slurm tells, as sbatch takes them."""
+    """Options that Slurm shows, in the form of sbatch."""
     output: str = ""
     errors: str = ""
     comment: str = ""
-    """What its owner wrote."""
+    """The owner's comment."""
     batch: bool = False
     requeue: bool = False
     """It may be requeued."""
     components: bool = False
-    """It is one of several jobs that run as one."""
+    """True: it is a part of a heterogeneous job."""
     cancelled_by: str = ""
     asked_at: float = 0.0
     """An instant."""
     ended_as: str = ""
-    """Of one that was requeued: the state in which it ended before that, by the accounting. Empty: not known."""
+    """For a requeued job: the state of its end before that, by the accounting. Empty: unknown."""
     ended_on: str = ""
-    """The nodes that it had then."""
+    """Its nodes at that end."""
 
 
 class FailedRestart(Struct):
-    """A remediation ended the run's job, or found it ended, and the attempt that it was to bring does not come."""
+    """A remediation that should have led to a new attempt, which does not begin."""
 
     why: str
     at: float
@@ -202,18 +200,18 @@ class FailedRestart(Struct):
     remediation: str
     job: str
     actions: list[str] = field(default_factory=list)
-    """What was done, and what came of it."""
+    """The actions and their outcomes."""
 
 
 # Sums over what a log prints.
 #
-# Each number of a log is bounded (parsers/engine/fields.py), a sum of many is not: beyond 64 bits the state could not
-# be saved. No training counts as far as the bound, so a total that stands there is known to be wrong.
+# Each number of a log is bounded (parsers/engine/fields.py), but sums are not, and beyond 64 bits the state cannot be
+# saved. No training reaches the bound, so a total at the bound is known to be wrong.
 
 MOST: Final = 10**18
 
 
 def plus(total: int, more: int) -> int:
-    """The total with more, at most MOST and at least -MOST."""
+    """Return the sum, at most MOST and at least -MOST."""
     total += more
     return total if -MOST <= total <= MOST else MOST if total > 0 else -MOST
