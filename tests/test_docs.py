@@ -67,32 +67,12 @@ def targets_table() -> str:
     return "\n".join(rows)
 
 
-ATTEMPT_WORDS = {
-    "goes on": "same attempt",
-    "anew": "new attempt",
-    "anew in its process": "new attempt of this process",
-    "adds nothing": "ignored",
-    "nothing had failed": "same attempt, failure withdrawn",
-    "far ahead behind a set-up": "step far ahead after a set-up",
-    "copy": "copy of a step",
-    "lags": "step that lags",
-    "beside": "step of a concurrent training",
-    "of another training": "step of another training",
-    "goes back": "step that goes back",
-    "another program goes back": "another program's step that goes back",
-    "first mark": "first set-up mark",
-    "first mark, failure in doubt": "first set-up mark after an uncertain failure",
-    "mark of others": "set-up mark of a joined stream",
-    "mark again": "repeated set-up mark",
-}
-
-
 def attempts_table() -> str:
     """What begins an attempt."""
     rows = [f"| seen | {' | '.join(STATES)} |", "| --- |" + " --- |" * len(STATES)]
     for seen in get_args(Seen):
         outcomes = [OUTCOMES[state, seen] for state in STATES]
-        rows.append(f"| {' | '.join(ATTEMPT_WORDS.get(word, word) for word in (seen, *outcomes))} |")
+        rows.append(f"| {' | '.join((seen, *outcomes))} |")
     return "\n".join(rows)
 
 

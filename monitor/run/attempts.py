@@ -1,13 +1,13 @@
-"""Where an attempt of a run begins: the one place that decides it, by the table `OUTCOMES`. Pure.
+"""Decides where an attempt of a run begins, by the table `OUTCOMES`. Pure. No other module begins an attempt.
 
-Each set-up mark and each report of a step is seen against the present attempt: as the first of its kind, as a copy, as
-one that lags behind, as one that goes back. What the attempt is at and what is seen give the outcome; attempts.py does
-what a beginning comes to. Nothing else begins an attempt.
+Each set-up mark and each report of a step is compared with the present attempt: it is the first of its kind, a copy,
+late, or back at an earlier step. The state of the attempt and this observation give the outcome; restarts.py applies
+the begin of an attempt.
 
-A step is known by its number and its values. The same number with the same values in the same attempt is a copy, as
-that of another rank. Two trainings that write into one log show when an attempt that seemed replaced goes on: the one
-that is ahead counts (incident mixed_log). If it is silent for some lines, the other one counts, as a new attempt that
-has lost nothing.
+A step is identified by its number and values. The same number with the same values in one attempt is a copy, for
+example of another rank. Two trainings write into one log if an attempt that seemed replaced continues: the training
+that is ahead counts (incident mixed_log). If it is silent for some lines, the other one counts, as a new attempt
+without lost work.
 """
 
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -24,44 +24,50 @@ from megatron_monitor.run.steps.sources import PRECEDENCE, StepSource
 
 State: TypeAlias = Literal["set-up", "stepping", "leaving", "ended"]
 Seen: TypeAlias = Literal[
-    "new step", "far ahead behind a set-up", "copy", "lags", "beside", "of another training", "goes back",
-    "another program goes back",
-    "first mark", "first mark, failure in doubt", "mark of others", "mark again",
+    "new step", "step far ahead after a set-up", "copy of a step", "late step", "step of another format",
+    "step of another training", "step goes back",
+    "another program's step goes back",
+    "first mark", "first mark, unconfirmed failure", "mark of another stream", "mark again",
 ]  # fmt: skip
-Outcome: TypeAlias = Literal["goes on", "nothing had failed", "adds nothing", "anew", "anew in its process"]
+Outcome: TypeAlias = Literal["same attempt", "failure withdrawn", "ignored", "new attempt", "new attempt, same process"]
 
 STATES: Final[tuple[State, ...]] = ("set-up", "stepping", "leaving", "ended")
 _ROWS: Final[dict[Seen, tuple[Outcome, ...]]] = {
-    "new step": ("goes on", "goes on", "goes on", "goes on"),
-    "far ahead behind a set-up": ("goes on", "anew", "anew", "anew"),
-    "copy": ("adds nothing", "adds nothing", "adds nothing", "adds nothing"),
-    "lags": ("goes on", "adds nothing", "adds nothing", "adds nothing"),
-    "beside": ("goes on", "adds nothing", "adds nothing", "adds nothing"),
-    "of another training": ("goes on", "adds nothing", "adds nothing", "adds nothing"),
-    "goes back": ("goes on", "anew in its process", "anew in its process", "anew in its process"),
-    "another program goes back": ("goes on", "anew", "anew", "anew"),
-    "first mark": ("goes on", "goes on", "goes on", "anew"),
-    "first mark, failure in doubt": ("goes on", "goes on", "goes on", "nothing had failed"),
-    "mark of others": ("goes on", "goes on", "goes on", "goes on"),
-    "mark again": ("goes on", "anew", "anew", "anew"),
+    "new step": ("same attempt", "same attempt", "same attempt", "same attempt"),
+    "step far ahead after a set-up": ("same attempt", "new attempt", "new attempt", "new attempt"),
+    "copy of a step": ("ignored", "ignored", "ignored", "ignored"),
+    "late step": ("same attempt", "ignored", "ignored", "ignored"),
+    "step of another format": ("same attempt", "ignored", "ignored", "ignored"),
+    "step of another training": ("same attempt", "ignored", "ignored", "ignored"),
+    "step goes back": (
+        "same attempt",
+        "new attempt, same process",
+        "new attempt, same process",
+        "new attempt, same process",
+    ),
+    "another program's step goes back": ("same attempt", "new attempt", "new attempt", "new attempt"),
+    "first mark": ("same attempt", "same attempt", "same attempt", "new attempt"),
+    "first mark, unconfirmed failure": ("same attempt", "same attempt", "same attempt", "failure withdrawn"),
+    "mark of another stream": ("same attempt", "same attempt", "same attempt", "same attempt"),
+    "mark again": ("same attempt", "new attempt", "new attempt", "new attempt"),
 }
 OUTCOMES: Final[dict[tuple[State, Seen], Outcome]] = {
     (state, seen): outcome for seen, row in _ROWS.items() for state, outcome in zip(STATES, row, strict=True)
 }
-"""What comes of what is seen of an attempt at its set-up, with steps, at its end, and behind that."""
+"""(state of the attempt, observation) -> outcome. The columns are the states in the order of STATES."""
 
 LAUNCHER: Final = "launcher "
-"""Before the node's name: the set-up mark of a launcher that starts the processes of a node."""
-_COPY_BEHIND = 2  # lines by which another program's report of the same step may lag, or lead
-_AHEAD = 2  # intervals by which two lines of one attempt may be apart
-_FAR = 3  # intervals by which no line of an attempt is before the one behind it, but where lines are missing
-_LEFT = 4  # attempts before the present one, of which one may go on beside it
-_AMID = 16  # iterations that one training finishes between two lines of another's set-up
-_SINGLE = 5  # lines of another training in a row after which the one that counts is believed to be over
+"""Prefix of the set-up mark of a launcher that starts the processes of a node; the node's name follows."""
+_COPY_BEHIND = 2  # lines by which another program's report of the same step may be late or early
+_AHEAD = 2  # maximum intervals between two lines of one attempt
+_FAR = 3  # intervals between two lines that mean missing lines or another attempt
+_LEFT = 4  # earlier attempts of which one may continue at the same time
+_AMID = 16  # iterations that one training finishes between two set-up lines of another
+_SINGLE = 5  # consecutive lines of another training after which the counting one is over
 
 
 def state_of(attempt: Attempt) -> State:
-    """What the attempt is at."""
+    """Return the state of the attempt."""
     if attempt.phase in ENDED:
         return "ended"
     if not (attempt.iterations or attempt.failed):
@@ -70,35 +76,35 @@ def state_of(attempt: Attempt) -> State:
 
 
 def _follow(state: RunState, seen: Seen, context: EventContext) -> bool:
-    """Do what comes of it: whether the line adds anything."""
+    """Apply the outcome. Return True if the line adds something."""
     if seen == "new step":
-        return True  # the most frequent by far: it goes on in each state
+        return True  # by far the most frequent case: the attempt continues in each state
     before = state.attempt
     outcome = OUTCOMES[state_of(before), seen]
-    if outcome == "nothing had failed":
+    if outcome == "failure withdrawn":
         before.forget()
         enter(state, "starting", context.at)
-    elif outcome in ("anew", "anew in its process"):
+    elif outcome in ("new attempt", "new attempt, same process"):
         context.settle()
-        begin_attempt(state, context.at, in_process=outcome == "anew in its process")
-        state.attempt.resumed = seen == "goes back" and before.mixed  # then it has lost nothing
-    return outcome != "adds nothing"
+        begin_attempt(state, context.at, in_process=outcome == "new attempt, same process")
+        state.attempt.resumed = seen == "step goes back" and before.mixed  # then no work was lost
+    return outcome != "ignored"
 
 
 # --- marks of a set-up ----------------------------------------------------------------------------------------------
 
 
 class SetupMark(NamedTuple):
-    """What of a set-up there is one of in an attempt."""
+    """A set-up line that occurs once per attempt."""
 
     kind: str
     stamp: str
-    """Its time, else its contents or its source: another one is another mark's."""
+    """Its time, or else its content or source. A different stamp is a different mark."""
     timeless: bool = False
 
 
 def mark_of(event: Event, source: str = "") -> SetupMark | None:
-    """The mark that the line is, if it is one."""
+    """Return the set-up mark of the line; None if it is not a mark."""
     match event:
         case events.ArgumentsDumped():
             return SetupMark("arguments", stamp_of(event), timeless=True)
@@ -115,7 +121,7 @@ def mark_of(event: Event, source: str = "") -> SetupMark | None:
 
 
 def take_mark(state: RunState, mark: SetupMark, context: EventContext) -> None:
-    """A mark of a set-up."""
+    """Apply a set-up mark."""
     if mark.kind == "running_training" and state.attempt.trainer.inferred:
         withdraw(state)
     _follow(state, _see_mark(state, mark, context), context)
@@ -131,22 +137,23 @@ def _see_mark(state: RunState, mark: SetupMark, context: EventContext) -> Seen:
     attempt = state.attempt
     known, crashed = attempt.boundaries.get(mark.kind), attempt.phase == "crashed"
     if state.copies.position(context.source).joins_attempt:
-        return "mark of others"
+        return "mark of another stream"
     first = known is None and not is_written_before(attempt, context)
     if first and crashed and attempt.unconfirmed and not attempt.iterations:
-        return "first mark, failure in doubt"
+        return "first mark, unconfirmed failure"
     if counted_in(state, context.source) or (known is not None and known != mark.stamp):
         return "mark again"
-    # the same without a time in the same file, after an end, is of another attempt
+    # an equal mark without a time in the same file, after an end, belongs to another attempt
     if mark.timeless and f"{mark.kind} {context.source}" in attempt.boundaries and crashed and not attempt.unconfirmed:
         return "mark again"
-    return "first mark" if first else "mark of others"
+    return "first mark" if first else "mark of another stream"
 
 
 def is_written_before(attempt: Attempt, context: EventContext) -> bool:
-    """Whether the line may have been written before the attempt ended: its program's output was held back until then,
-    or only other files tell of the end, before the first step, and the line has no time: it was read a moment behind
-    the end, or its file is amid the attempt's set-up.
+    """Return True if the line may have been written before the attempt ended.
+
+    Either the launcher delayed its program's output, or only other files show the end before the first step, and the
+    line without a time was read shortly after the end or its file is in the middle of the attempt's set-up.
     """
     rows = attempt.evidence
     if any(row.output_follows for row in rows):
@@ -158,14 +165,15 @@ def is_written_before(attempt: Attempt, context: EventContext) -> bool:
 
 
 def counted_in(state: RunState, source: str) -> bool:
-    """Whether the source has counted iterations of the present attempt."""
+    """Return True if the source has counted iterations of the present attempt."""
     cursor = state.copies.positions.get(source)
     return cursor is not None and cursor.attempt == state.attempt.number
 
 
 def take_end(state: RunState, event: Event, context: EventContext) -> None:
-    """A cause of an end. Behind the end of an attempt that made no step it is the next attempt's, of which no mark of a
-    set-up was known: an exception that nobody caught, the cancellation of another job.
+    """Begin an attempt if this cause of an end belongs to the next attempt, which had no set-up mark.
+
+    After the end of an attempt without steps this is an uncaught exception, or the cancellation of another job.
     """
     again = False
     if isinstance(event, events.TracebackSeen):
@@ -179,8 +187,9 @@ def take_end(state: RunState, event: Event, context: EventContext) -> None:
 
 
 def _launch_ended(state: RunState, source: str) -> bool:
-    """Whether the source has told that the attempt's launcher ended, before the first step or before its output. On
-    several nodes each has one of its own, and others may live.
+    """Return True if the source has reported the end of the attempt's launcher, before the first step or its output.
+
+    On several nodes each node has a launcher, and others may still run.
     """
     attempt = state.attempt
     if len(attempt.nodes) > 1 or (attempt.topology.nodes or 1) > 1:
@@ -190,17 +199,18 @@ def _launch_ended(state: RunState, source: str) -> bool:
 
 
 def take_bar(state: RunState, total: int, context: EventContext) -> None:
-    """A bar of so many steps is drawn at 0: of a new attempt behind a crash, which must not be in doubt where the bar
-    is of another length, behind a hang, or behind the end of an attempt that made no step. (Else it may be an
-    evaluation as long as the training, or what another node held back.)
+    """A progress bar with `total` steps starts at 0: begin an attempt if the last one ended, hung, or had no step.
+
+    A bar with another total begins an attempt only after a certain crash. Otherwise the bar may be an evaluation, or
+    delayed output of another node.
     """
     attempt, unconfirmed = state.attempt, state.attempt.unconfirmed
     declared, before = attempt.trainer.declared, attempt.trainer
     over = bool(attempt.iterations) and (declared or not unconfirmed) and (attempt.hung or attempt.phase == "crashed")
-    anew = over and (total == before.total or (declared and not unconfirmed and not attempt.hung))
-    anew = anew or _launch_ended(state, context.source)
-    _follow(state, "mark again" if anew else "mark of others", context)
-    if anew and total == before.total:
+    begins = over and (total == before.total or (declared and not unconfirmed and not attempt.hung))
+    begins = begins or _launch_ended(state, context.source)
+    _follow(state, "mark again" if begins else "mark of another stream", context)
+    if begins and total == before.total:
         trainer = state.attempt.trainer
         trainer.declared, trainer.inferred, trainer.total = declared, before.inferred, total
 
@@ -209,9 +219,9 @@ def take_bar(state: RunState, total: int, context: EventContext) -> None:
 
 
 def take_iteration(state: RunState, event: IterationLogged, context: EventContext) -> bool:
-    """A line of the loop: whether it reports a step that has not been counted."""
+    """Apply a line of the loop. Return True if it reports a new step."""
     seen, number = _see_iteration(state, event, context.source), state.attempt.number
-    if seen in ("copy", "lags"):
+    if seen in ("copy of a step", "late step"):
         state.copies.moved(context.source, event.iteration, number)
     if not _follow(state, seen, context):
         return False
@@ -222,19 +232,19 @@ def take_iteration(state: RunState, event: IterationLogged, context: EventContex
 
 def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen:
     attempt, iteration, last = state.attempt, event.iteration, state.attempt.last_iteration
-    counted = attempt.step_source == "iteration"  # else what has counted may be taken over
+    counted = attempt.step_source == "iteration"  # otherwise this source may take over
     if not counted and (_is_over(attempt) or attempt.phase == "exiting"):
         if attempt.step_source == "engine" and last is not None and iteration < last:
-            return "another program goes back"
+            return "another program's step goes back"
         counted = attempt.step_source == "trainer"
     if last is not None and event.dialect != attempt.dialect and _is_second_format(state, event, source):
-        return "beside"
+        return "step of another format"
     if iteration == last and event.dialect not in BY_NAME:
-        return "beside"  # a bar that is drawn again
+        return "step of another format"  # a redrawn progress bar
     highest = state.learned.highest_iteration
     known = highest is not None and iteration <= highest
     if known and state.copies.is_copy(event, source, attempt.number):
-        return "copy"
+        return "copy of a step"
     if not known and last is not None and iteration == last + (attempt.log_interval or 1):
         return "new step"
     if (other := _see_another(state, iteration)) is not None:
@@ -242,27 +252,31 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
     cursor = state.copies.positions.get(source)
     ahead = 0 if last is None else iteration - last
     if cursor is not None and cursor.set_up_again and ahead > _FAR * (attempt.log_interval or iteration):
-        return "far ahead behind a set-up"
+        return "step far ahead after a set-up"
     if last is None or iteration > last or not counted:
         return "new step"
     if cursor is not None and cursor.last_iteration is not None and iteration > cursor.last_iteration:
-        return "lags"
-    return "goes back" if program_of(event.dialect) == program_of(attempt.dialect) else "another program goes back"
+        return "late step"
+    return (
+        "step goes back"
+        if program_of(event.dialect) == program_of(attempt.dialect)
+        else "another program's step goes back"
+    )
 
 
 def _is_second_format(state: RunState, event: IterationLogged, source: str) -> bool:
-    """Whether another program's line reports steps of this attempt that its own lines report too: a progress bar beside
-    a logger, MLPerf's log beside the trainer's. It counts where it is ahead of them by more than it may be.
+    """Return True if the line repeats steps that another format of this attempt reports too: a progress bar and a
+    logger, MLPerf's log and the trainer's. A line that is too far ahead counts as a step.
     """
     attempt = state.attempt
     if event.dialect in BY_NAME and attempt.dialect in BY_NAME:
-        return False  # two ages of Megatron's one line
+        return False  # two versions of Megatron's line
     last, iteration = attempt.last_iteration or 0, event.iteration
     author = f"{source} {event.dialect}"
     cursor = state.copies.positions.get(author)
     before = cursor.last_iteration if cursor is not None else None
     if before is not None and iteration < before:
-        return False  # it went back itself: an attempt begins
+        return False  # this format went back too: an attempt begins
     state.copies.moved(author, iteration, attempt.number)
     interval = attempt.log_interval or 1
     if iteration <= last:
@@ -271,7 +285,7 @@ def _is_second_format(state: RunState, event: IterationLogged, source: str) -> b
 
 
 def take_engine_step(state: RunState, event: EngineStepLogged, number: int, context: EventContext) -> bool:
-    """A step of the engine that counts: whether it was not told before."""
+    """Apply a step of the counting engine. Return True if it is new."""
     if not _follow(state, _see_engine_step(state, event, number), context):
         return False
     state.attempt.step_source = "engine"
@@ -284,13 +298,13 @@ def _see_engine_step(state: RunState, event: EngineStepLogged, number: int) -> S
     if last is None or number in (last, last + 1):
         return "new step"
     if state.copies.is_reported(number, event, attempt.number):
-        return "copy"
-    return _see_another(state, number) or ("goes back" if number < last else "new step")
+        return "copy of a step"
+    return _see_another(state, number) or ("step goes back" if number < last else "new step")
 
 
 def take_engine(state: RunState, event: EngineStepLogged, dialect: str, context: EventContext) -> bool:
-    """An engine's step: whether the engine counts. Where another source counts and that attempt is over, the engine of
-    another program begins one, if this is no late line.
+    """Return True if the engine counts the steps. If another source counts and its attempt is over, an engine step that
+    is not late begins an attempt of another program.
     """
     attempt, engine_step = state.attempt, state.attempt.engine.latest_step
     if (
@@ -298,18 +312,18 @@ def take_engine(state: RunState, event: EngineStepLogged, dialect: str, context:
         and _is_over(attempt)
         and (engine_step is None or event.step < engine_step)
     ):
-        _follow(state, "another program goes back", context)
+        _follow(state, "another program's step goes back", context)
     return take_over(state, "engine", dialect, context)
 
 
 def _is_over(attempt: Attempt) -> bool:
-    """Whether the attempt has ended, as far as a log can prove it."""
+    """Return True if the log proves that the attempt has ended."""
     return attempt.phase in ENDED and not attempt.unconfirmed
 
 
 def take_over(state: RunState, name: StepSource, dialect: str, context: EventContext) -> bool:
-    """Whether reports of the source count from now on. What DeepSpeed's engine reported before was the same training:
-    it is reported again by the source that takes its place.
+    """Return True if this step source counts from now on. A better source repeats the steps that DeepSpeed's engine
+    reported before, so those are taken back.
     """
     attempt = state.attempt
     before = attempt.step_source
@@ -331,8 +345,9 @@ def take_over(state: RunState, name: StepSource, dialect: str, context: EventCon
 
 
 def _see_another(state: RunState, iteration: int) -> Seen | None:
-    """Whether the step is one of another training that writes into the same log at the same time: the numbers go back
-    without a set-up, and then an attempt that seemed replaced goes on where it was, or each replaces the other again.
+    """Return the observation for a step of another training that writes into the same log; None for other steps.
+
+    The numbers go back without a set-up. Then an attempt that seemed replaced continues, or both replace each other.
     """
     attempt, ends = state.attempt, state.ends
     last, most = attempt.last_iteration, _AHEAD * (attempt.log_interval or state.learned.log_interval or 1)
@@ -348,12 +363,13 @@ def _see_another(state: RunState, iteration: int) -> Seen | None:
     if not attempt.mixed:
         return None
     attempt.others += 1
-    return "of another training" if attempt.others <= _SINGLE else "goes back"
+    return "step of another training" if attempt.others <= _SINGLE else "step goes back"
 
 
 def is_amid_set_up(state: RunState, iteration: int) -> bool:
-    """Whether the first step of an attempt goes straight on, as that of the attempt before did, and that one was short:
-    the set-up of another training came between steps of one that never stopped.
+    """Return True if the set-up of another training came between steps of a training that never stopped.
+
+    Then the first steps of this and the last attempt continue without a gap, and the last attempt was short.
     """
     if len(state.ends) < 2:
         return False

@@ -1,15 +1,14 @@
-"""How an attempt ended, by its evidence. Pure: what is kept are facts, in whatever order they came; the verdict is
-computed.
+"""Decides how an attempt ended, from its evidence. Pure: facts are stored in any order, and the ending is computed.
 
-A ladder, the first that holds:
-    1. cut       it was done, and its step stood until its time was over: it hung at exit
-    2. finished  its loop ended as meant, and what failed did so behind that; a job that ends badly then is a warning
-    3. crashed   something fatal: a failure, a traceback that nobody caught, a process that ended badly
-    4. finished  all its processes ended well, or it is done and silent
-    5. exiting   its loop is done, some processes ended well, or it takes its leave
-    6. running   what is no end is a hint
-The cause is what says most of it: `KINDS` has how much each kind says. Of those that say as much the earliest counts;
-those of one moment came in any order, and the one that stands first in `KINDS` leads to the others.
+The first rule that holds decides:
+    1. killed at exit  the training was done, and its processes were killed at the time limit: they hung at exit
+    2. finished        its loop ended as planned, and failures came later; a failed job is then a warning
+    3. crashed         a fatal failure, an uncaught traceback, or a process with a bad exit code
+    4. finished        all its processes ended well, or it is done and silent
+    5. exiting         its loop is done, or some processes ended well or are leaving
+    6. running         everything else is a hint
+The cause is the strongest evidence by `KINDS`. Of equally strong evidence the earliest counts. Lines within one moment
+come in any order; then the kind that comes first in `KINDS` is the cause of the others.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,29 +20,29 @@ from msgspec.structs import replace
 Sort = Literal[
     "failure", "watchdog", "traceback", "exit", "terminated", "left", "done", "finished", "orderly", "silence"
 ]
-"""`done`: the loop says that it is done; `finished`: the program says so; `orderly`: it ended as a signal asked it to;
-`left`: its process takes its leave, well or not: what was raised before was not caught;
-`terminated`: somebody ended the other processes; `silence`: by now it would have gone on.
+"""`done`: the loop reports that it is done; `finished`: the program does; `orderly`: it ended as a signal requested;
+`left`: a process is leaving, so an exception before was not caught; `terminated`: the other processes were terminated;
+`silence`: a running attempt would have continued by now.
 """
 State = Literal["running", "exiting", "crashed", "finished"]
 
-MOMENT = 5.0  # seconds in which the lines of ranks, launchers and daemons about one end come in any order
-_EXIT_SECONDS = 10.0  # in which processes that are done end: tearing down groups takes seconds
+MOMENT = 5.0  # seconds within which lines of ranks, launchers and daemons about one end come in any order
+_EXIT_SECONDS = 10.0  # normal duration of the exit: destroying process groups takes seconds
 
 
 class FailureKind(Struct, frozen=True):
     """A class of failures."""
 
     strength: float
-    """How much it says of why an attempt ended."""
+    """How strongly it explains why an attempt ended."""
     planned: bool = False
-    """No failure: the scheduler's ordinary business, and what a person ended."""
+    """Not a failure: an action of the scheduler or of a person."""
     survivable: bool = False
-    """A program may catch it and go on: a batch that does not fit is split, a save is tried again."""
+    """A program may catch it and continue: it splits a batch or repeats a save."""
     of_node: bool = False
-    """It speaks of the node it happened on."""
+    """It points to its node."""
     bare: bool = False
-    """It says that something ended, hardly why."""
+    """It shows that something ended, but not why."""
 
 
 KINDS: dict[str, FailureKind] = {
@@ -65,7 +64,7 @@ KINDS: dict[str, FailureKind] = {
     "stopped": FailureKind(4.0, planned=True, bare=True),
     "unknown": FailureKind(3.0, bare=True),
 }
-"""What broke a rank, a node or a disk says more than what the others died of. The order counts."""
+"""The fault of a rank, a node or a disk is stronger than the failures that follow from it. The order matters."""
 _FIRST = {name: place for place, name in enumerate(reversed(KINDS))}
 PLANNED = frozenset(name for name, kind in KINDS.items() if kind.planned)
 BARE = frozenset(name for name, kind in KINDS.items() if kind.bare)
@@ -73,109 +72,109 @@ NODE_FAULTS = frozenset(name for name, kind in KINDS.items() if kind.of_node)
 
 
 class Evidence(Struct, frozen=True):
-    """One fact about an attempt's end. Of equal ones the earliest is kept, with their number."""
+    """One fact about an attempt's end. Of equal facts the earliest is kept, with their number."""
 
     sort: Sort
     at: float
-    """When it was told, an instant."""
+    """Instant of its line."""
     failure: str = ""
     """One of `KINDS`."""
     message: str = ""
     line: str = ""
     fatal: bool = False
-    """Its process ended of it, if it is of the training; a traceback: nobody has caught it."""
+    """True: it ended its process, if that belongs to the training. For a traceback: it was not caught."""
     consequence: bool = False
-    """Another process had ended before."""
+    """True: another process had ended before."""
     rank: int | None = None
     node: str | None = None
     logged_at: str | None = None
     exit_code: int | None = None
     by: str | None = None
-    """Who tells it, where it is not the program itself."""
+    """The reporter if it is not the program itself."""
     notice: str | None = None
     pattern: bool = False
-    """A site's own words."""
+    """True: from a pattern of the site."""
     raised: bool = False
-    """It holds the exception's own words."""
+    """True: it has the exception's message."""
     helper: bool = False
-    """Another program of the job told it, or nobody knows which."""
+    """True: it comes from another or an unknown program of the job."""
     optional: bool = False
-    """It is of an import, before the first iteration: a training may do without it."""
+    """True: a failed import before the first iteration, without which a training may continue."""
     attempt: bool = False
-    """The whole attempt has ended."""
+    """True: the whole attempt has ended."""
     output_follows: bool = False
-    """What its program wrote before comes behind it."""
+    """True: earlier output of its program follows."""
     after: int = 0
-    """Iterations of the attempt when it was told."""
+    """Iterations of the attempt at that time."""
     count: int = 1
     passed_at: float | None = None
-    """When a step was reported behind it that may have been on its way."""
+    """Instant of a later step, which may have been delayed."""
     stream: str = ""
-    """Where it stands: the order of lines is known within one."""
+    """Its stream: the order of lines is known within a stream only."""
 
 
 class Ending(Struct, frozen=True):
-    """What the evidence comes to."""
+    """The conclusion from the evidence."""
 
     state: State = "running"
     cause: Evidence | None = None
-    """What it died of; of one that runs, what it would have died of if it ended now."""
+    """The cause of the end; for a running attempt the probable cause if it ended now."""
     certain: bool = False
-    """It cannot have been caught."""
+    """True: the failure cannot have been caught."""
     since: float | None = None
-    """When it failed."""
+    """Instant of the failure."""
     certain_at: float | None = None
-    """When something told so; None where only silence does."""
+    """Instant at which a line proved that; None if only silence does."""
     passed_at: float | None = None
-    """When a step was reported behind what it died of."""
+    """Instant of a step reported after the failure."""
     done_at: float | None = None
-    """When the loop said that it is done."""
+    """Instant at which the loop reported that it is done."""
     job_failed_at: float | None = None
-    """When, after that, its job ended badly: the training's work is whole."""
+    """Instant at which the job then failed: the training's work is complete."""
     killed_at: float | None = None
-    """When its processes, which should have ended since, were ended by force."""
+    """Instant at which its processes were killed, because they did not exit."""
     ended: int = 0
-    """Processes that were seen to end."""
+    """Number of processes known to have ended."""
     gone: bool = False
-    """A process was seen to end, or to be ended: nobody waits for it."""
+    """True: a process has ended or was killed."""
     hint: Evidence | None = None
-    """Of one that runs: the same, with what was told before a step that may have been on its way."""
+    """For a running attempt: the probable cause, with evidence before a possibly delayed step."""
 
 
 RUNNING = Ending()
 
 
 class _RankedEvidence(NamedTuple):
-    """The evidence in its order, and what the rungs of the ladder ask of it."""
+    """The evidence in order, and what the rules need."""
 
     in_order: list[Evidence]
     rows: list[Evidence]
-    """Those that still speak of an end."""
+    """The evidence that still indicates an end."""
     fatal: list[Evidence]
     done: Evidence | None
     over: Evidence | None
-    """Its program, or a silence behind its end, says that it is over."""
+    """Evidence that it is over: by its program, or by silence after its end."""
     silence: Evidence | None
     processes: int | None
     found: Ending
-    """What holds whatever the state is."""
+    """The part of the ending that does not depend on the state."""
 
 
 def ending(evidence: Sequence[Evidence], *, all_done: bool = False, processes: int | None = None) -> Ending:
-    """The ending that the evidence proves. `all_done`: the last iteration that was asked for is done; `processes`: of
-    how many the log would tell the end.
+    """Return the ending that the evidence proves.
+
+    `all_done`: the last requested iteration is done. `processes`: number of processes of which the log reports the end.
     """
     if not evidence:
         return RUNNING
-    weighed = _weighed(evidence, all_done, processes)
-    for rung in (_killed_at_exit, _over, _job_failed_behind, _died, _all_well, _leaving):
-        verdict = rung(weighed)
-        if verdict is not None:
-            return verdict
-    return replace(weighed.found, hint=_cause(weighed.in_order))
+    ranked = _ranked(evidence, all_done, processes)
+    for rule in (_killed_at_exit, _over, _job_failed_behind, _died, _all_well, _leaving):
+        if (found := rule(ranked)) is not None:
+            return found
+    return replace(ranked.found, hint=_cause(ranked.in_order))
 
 
-def _weighed(evidence: Sequence[Evidence], all_done: bool, processes: int | None) -> _RankedEvidence:
+def _ranked(evidence: Sequence[Evidence], all_done: bool, processes: int | None) -> _RankedEvidence:
     in_order = sorted(evidence, key=lambda row: row.at)
     rows = [row for row in in_order if _holds(row)]
     done, over, silence = _first(rows, "done", "finished"), _first(rows, "finished"), _first(rows, "silence")
@@ -193,7 +192,7 @@ def _weighed(evidence: Sequence[Evidence], all_done: bool, processes: int | None
 
 
 def _killed_at_exit(it: _RankedEvidence) -> Ending | None:
-    """The training had said that it was done, and its processes were still there as their time was over."""
+    """The training was done, and its processes still existed at the time limit."""
     if (done := it.done) is None:
         return None
     cancelled = (row for row in it.rows if row.failure == "time_limit" and row.notice == "step_cancelled")
@@ -216,7 +215,7 @@ def _over(it: _RankedEvidence) -> Ending | None:
 
 
 def _failed_behind(it: _RankedEvidence, over: float, own: Sequence[Evidence]) -> float | None:
-    """When something failed behind the program's end, by its own cause or another script's: it cost no iteration."""
+    """Return when a failure came after the program's end, from the program or another script: no iteration is lost."""
     causes = [*own, *(row for row in it.rows if row.sort == "traceback" and row.fatal)]
     return min((row.at for row in causes if row.at >= over), default=None)
 
@@ -227,7 +226,7 @@ def _job_failed_behind(it: _RankedEvidence) -> Ending | None:
 
 
 def _job_failed(it: _RankedEvidence, fatal: Sequence[Evidence]) -> float | None:
-    """When the job of a training that is done ended badly, for no cause of the training's own."""
+    """Return when the job of a completed training failed, if the training is not the cause."""
     if it.done is None or any(row.sort != "exit" for row in fatal):
         return None
     return next((row.at for row in fatal), None)
@@ -261,15 +260,17 @@ def _ended_well(row: Evidence) -> bool:
 
 
 def _is_gone(row: Evidence) -> bool:
-    """Whether it shows that a process is gone: one that writes this log alone takes the log with it."""
+    """Return True if it shows that a process is gone."""
     if row.sort == "traceback":
         return row.fatal and row.rank is None and row.node is None
     return row.sort in ("exit", "terminated")
 
 
 def _fatal(rows: Sequence[Evidence], *, leaving: bool) -> list[Evidence]:
-    """What the attempt may have died of. One that was ended died of what was told, be it no end by itself; where it is
-    on its way out a helper's exception is none, nor is the loss of a peer that has left already.
+    """Return the evidence that may have ended the attempt.
+
+    If processes were terminated, any failure counts. While the attempt is exiting, an exception of a helper and the
+    loss of a peer that has already left do not count.
     """
     ended = any(row.sort in ("terminated", "left") for row in rows)
     known = [row for row in rows if row.sort in ("failure", "watchdog", "traceback")]
@@ -283,48 +284,49 @@ def _is_harmless(row: Evidence) -> bool:
 
 
 def _holds(row: Evidence) -> bool:
-    """Whether it still speaks of an end: behind what may be caught, a step says that it was."""
+    """Return True if it still indicates an end: a later step shows that a failure was caught."""
     return row.passed_at is None or row.sort in ("finished", "orderly") or _is_proof(row)
 
 
-_OWN = 2.5  # from here on it is a cause
-_SAYS: tuple[tuple[Callable[[Evidence, FailureKind], bool], float], ...] = (
-    (lambda row, _: row.sort == "exit", 0.0),  # a process has ended
-    (lambda row, kind: row.consequence and kind.bare, 1.0),  # ... because another had
-    (lambda row, _: row.consequence, 2.0),  # it lost another one
-    (lambda row, _: row.sort == "traceback" and (row.helper or not row.fatal), _OWN),  # that may have been caught
-    (lambda row, _: row.sort != "traceback" and not row.fatal, 2.4),  # a line that need not be of this end
-    (lambda row, kind: row.pattern and kind.strength < 4.4, 4.4),  # a site's own words
-    (lambda row, _: row.failure == "python_exception" and row.raised, 4.4),  # torchrun names the first of its ranks,
-    (lambda row, _: row.failure == "python_exception" and row.exit_code is not None, 1.5),  # or only its code
+_OWN = 2.5  # minimum strength of a cause
+_STRENGTHS: tuple[tuple[Callable[[Evidence, FailureKind], bool], float], ...] = (
+    (lambda row, _: row.sort == "exit", 0.0),  # a process ended
+    (lambda row, kind: row.consequence and kind.bare, 1.0),  # ... because another one ended
+    (lambda row, _: row.consequence, 2.0),  # it lost a peer
+    (lambda row, _: row.sort == "traceback" and (row.helper or not row.fatal), _OWN),  # may have been caught
+    (lambda row, _: row.sort != "traceback" and not row.fatal, 2.4),  # a line that may not belong to this end
+    (lambda row, kind: row.pattern and kind.strength < 4.4, 4.4),  # a pattern of the site
+    (lambda row, _: row.failure == "python_exception" and row.raised, 4.4),  # torchrun shows the first rank's message,
+    (lambda row, _: row.failure == "python_exception" and row.exit_code is not None, 1.5),  # or only its exit code
     (lambda row, _: row.failure == "unknown" and row.by is not None and row.exit_code is not None, 1.0),
     (lambda row, _: row.failure == "unknown" and row.by is not None, 2.0),
 )
-"""What a row says of why an attempt ended, the first line that holds; else what its kind says (`KINDS`)."""
+"""(condition, strength): the first condition that holds; otherwise the kind's strength (`KINDS`)."""
 
 
 def strength(row: Evidence) -> float:
-    """How much it says of why an attempt ended."""
+    """Return how strongly the evidence explains the end of an attempt."""
     kind = KINDS[row.failure] if row.sort != "exit" else KINDS["unknown"]
-    return next((says for holds, says in _SAYS if holds(row, kind)), kind.strength)
+    return next((found for holds, found in _STRENGTHS if holds(row, kind)), kind.strength)
 
 
 def _is_own(row: Evidence) -> bool:
-    """Whether it names a cause, and not only an end."""
+    """Return True if it is a cause, not only an end."""
     return strength(row) >= _OWN and not row.helper
 
 
 def _leads(row: Evidence) -> tuple[int, bool, bool]:
-    """Which of one moment leads to the others: by the table. A job that somebody cancelled was ended before its
-    processes were, as one that is preempted is; a step may be cancelled because one of them had ended. A failure's own
-    line says more than the exception that it is.
+    """Return the sort key for the cause among evidence of one moment.
+
+    A cancelled or preempted job ends before its processes; a job step may be cancelled because a process ended. A
+    failure's own line is preferred to its exception.
     """
     cancelled = row.failure == "stopped" and (row.notice == "job_cancelled" or row.by in ("pbs", "lsf"))
     return _FIRST["preempted" if cancelled else row.failure], row.rank is not None, row.sort != "traceback"
 
 
 def _cause(rows: Iterable[Evidence]) -> Evidence | None:
-    """What says most; what the others know of it beside."""
+    """Return the strongest evidence, completed from weaker evidence."""
     known = [row for row in rows if row.failure and not _ended_well(row)]
     if not known:
         return None
@@ -335,7 +337,7 @@ def _cause(rows: Iterable[Evidence]) -> Evidence | None:
 
 
 def _completed(cause: Evidence, equal: Sequence[Evidence], known: Sequence[Evidence]) -> Evidence:
-    """With the node that the scheduler names in another line, and the code that a launcher saw."""
+    """Add the node that the scheduler names in another line, and the exit code that a launcher reports."""
     if cause.node is None and cause.failure == "node_failure":
         cause = replace(cause, node=next((row.node for row in equal if row.node is not None), None))
     if cause.exit_code is None and cause.sort == "traceback":
@@ -345,7 +347,7 @@ def _completed(cause: Evidence, equal: Sequence[Evidence], known: Sequence[Evide
 
 
 def _is_proof(row: Evidence) -> bool:
-    """Whether it proves that a process has ended: a launcher or the scheduler saw it, nobody can have caught it."""
+    """Return True if it proves that a process ended: it comes from a launcher or the scheduler, or cannot be caught."""
     if row.sort in ("terminated", "left", "silence"):
         return True
     if row.sort == "exit":
