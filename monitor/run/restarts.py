@@ -1,5 +1,6 @@
-"""What the end of one attempt of a run and the beginning of the next come to: what the last one cost, what the next one
-has of it. Where one begins attempts.py decides.
+"""Applies the end of one attempt and the begin of the next: lost work, restarts, inherited set-up.
+
+attempts.py decides where an attempt begins.
 """
 
 import zlib
@@ -26,7 +27,7 @@ _SET_UP = (
     "arguments", "topology", "environment", "software", "parameters_by_rank", "train_iterations",
     "counts_steps", "trainer",
 )  # fmt: skip
-"""What of an attempt is its set-up."""
+"""Fields of an attempt that are its set-up."""
 _TOTALS = (
     "iterations_total", "skipped_iterations_total", "nan_iterations_total", "overflows_total", "lost_iterations_total",
     "restarts", "unplanned_ends", "productive_seconds", "gpu_seconds",
@@ -35,7 +36,7 @@ _NODES_KEPT = 512
 
 
 def enter(state: RunState, phase: Phase, at: float) -> None:
-    """Enter a phase; staying in it changes nothing. The history keeps no parts of a step: all of them are training."""
+    """Enter a phase, if it is another one. In the history all parts of an RL step are training."""
     before = state.attempt.phase
     if phase != before:
         state.attempt.phase, state.attempt.phase_since = phase, at
@@ -46,7 +47,7 @@ def enter(state: RunState, phase: Phase, at: float) -> None:
 
 
 def count_failure(state: RunState) -> None:
-    """Called when the attempt is known to have crashed: one failure an attempt."""
+    """Count the failure of a crashed attempt, once per attempt."""
     attempt = state.attempt
     if attempt.failure is not None and attempt.failure.failure != "stopped" and not attempt.counted:
         attempt.counted = True
@@ -55,21 +56,22 @@ def count_failure(state: RunState) -> None:
 
 
 def note_setting(state: RunState, event: Event) -> None:
-    """A fact of the set-up: of the present attempt, or of one that begins before the next step."""
+    """Record a fact of the set-up, of the present attempt or of one that begins before the next step."""
     setup_events = state.attempt.setup_events
     if len(setup_events) < _SETUP_KEPT:
-        setup_events.append((event.kind, msgspec.to_builtins(event)))  # as plain values, until it is known whose it is
+        setup_events.append((event.kind, msgspec.to_builtins(event)))  # as plain values, until its attempt is known
     take_setting(state.attempt, event)
 
 
 def begin_attempt(state: RunState, at: float, *, in_process: bool = False) -> None:
-    """A new attempt of the same run. What was said of the set-up since the last step is its own. `in_process`: nothing
-    but its number shows that it began; where no set-up was told, the program goes on in its process, as it was set up.
+    """Begin a new attempt, with the set-up events since the last step.
+
+    `in_process`: only the step number shows the begin. Without set-up events the process continues with its set-up.
     """
     before = state.attempt
-    died = before.phase == "crashed" or _left_behind(state)
+    died = before.phase == "crashed" or _ended_by_exception(state)
     if died:
-        count_failure(state)  # one that was doubted until now: it did end the attempt
+        count_failure(state)  # an unconfirmed failure did end the attempt
     _note_end(state, at, died=died)
     over = before.phase in ("finished", "exiting") or before.training_done
     state.after_finish = over or (state.after_finish and not before.iterations)
@@ -79,12 +81,12 @@ def begin_attempt(state: RunState, at: float, *, in_process: bool = False) -> No
     if before.iterations:
         state.computed = before
     attempt = state.attempt = Attempt(before.number + 1, at, phase=before.phase, phase_since=before.phase_since)
-    attempt.parts.printed = before.parts.printed  # what was learned of them
+    attempt.parts.printed = before.parts.printed  # learned durations
     if in_process and not before.setup_events:
         for name in _SET_UP:
             setattr(attempt, name, getattr(before, name))
         if before.phase in ("exiting", "finished"):
-            attempt.train_iterations = None  # that training was whole: the next one has a length of its own
+            attempt.train_iterations = None  # that training was complete: the next one has another length
     attempt.setup_events, before.setup_events = before.setup_events, []
     for kind, fields in attempt.setup_events:
         take_setting(attempt, msgspec.convert(fields, events.EVENT_TYPES[kind]))
@@ -93,8 +95,8 @@ def begin_attempt(state: RunState, at: float, *, in_process: bool = False) -> No
     enter(state, "starting", at)
 
 
-def _left_behind(state: RunState) -> bool:
-    """The last that the attempt told was an exception: the next attempt proves that nobody caught it."""
+def _ended_by_exception(state: RunState) -> bool:
+    """Return True if an exception was the attempt's last event: the next attempt proves that it was not caught."""
     failure, attempt = state.attempt.failure, state.attempt
     if failure is None or attempt.phase in ("finished", "exiting"):
         return False
@@ -102,13 +104,13 @@ def _left_behind(state: RunState) -> bool:
 
 
 def _note_end(state: RunState, at: float, *, died: bool) -> None:
-    """How the attempt ended that the next one replaces: what it lost work to, and whether anybody had planned it."""
+    """Record how the replaced attempt ended: its cause, and whether the end was planned."""
     attempt, finished = state.attempt, state.attempt.phase in ("finished", "exiting")
-    failure = None if finished else attempt.failure  # else a warning of a process on its way out
+    failure = None if finished else attempt.failure  # a finished attempt may have warnings while exiting
     failure_evidence = failure or Evidence("silence", state.progress_at or at)
     failed_at = attempt.ending.since if failure is not None else None
     cause = "hang" if attempt.hung else failure_evidence.failure or "unknown"
-    planned = finished or cause in PLANNED or attempt.mixed  # of two trainings in one log none may have ended
+    planned = finished or cause in PLANNED or attempt.mixed  # with two trainings in one log, none may have ended
     state.unplanned_ends += not planned
     named = suspects(state) if failure is not None else []
     state.ends.append(
@@ -133,7 +135,7 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
 
 
 def add_seconds(state: RunState, seconds: float) -> None:
-    """Seconds of computing. What a restart computes again was taken off when it began."""
+    """Add computing time. Repeated work was subtracted when the attempt began."""
     attempt = state.attempt
     attempt.seconds += seconds
     state.productive_seconds += seconds
@@ -142,18 +144,18 @@ def add_seconds(state: RunState, seconds: float) -> None:
 
 
 def take_back(state: RunState) -> None:
-    """What the attempt has counted will be reported again, or was no training."""
+    """Subtract what the attempt has counted: it will be reported again, or it was not a training."""
     attempt = state.attempt
     state.iterations_total -= attempt.iterations
     attempt.iterations, attempt.last_iteration = 0, None
     add_seconds(state, -attempt.seconds)
-    # the GPUs or the last checkpoint may be others than when they were told
+    # the number of GPUs or the last checkpoint may have changed since
     state.gpu_seconds = max(0.0, state.gpu_seconds)
     attempt.seconds_since_checkpoint = max(0.0, attempt.seconds_since_checkpoint)
 
 
 def withdraw(state: RunState) -> Attempt:
-    """What was taken for the attempt's training was none: the attempt as it is without that."""
+    """Remove counted steps that were not a training. Return the attempt without them."""
     take_back(state)
     before = state.attempt
     attempt = state.attempt = Attempt(
@@ -166,10 +168,10 @@ def withdraw(state: RunState) -> Attempt:
 
 
 def retire(state: RunState, at: float) -> None:
-    """Another experiment has begun in its log: nothing more comes of this one."""
+    """End a run because another experiment has begun in its log."""
     attempt, before = state.attempt, state.computed
     if state.ends and not (attempt.iterations or attempt.failed or "arguments" in attempt.boundaries):
-        end = state.ends.pop()  # the set-up lines before the arguments were the other's
+        end = state.ends.pop()  # the set-up lines before the arguments belonged to the other experiment
         state.restarts -= 1
         state.unplanned_ends -= not end.planned
         state.attempt = Attempt(end.number, end.started_at)
@@ -182,13 +184,14 @@ def retire(state: RunState, at: float) -> None:
 
 
 def program_of(dialect: str | None) -> str:
-    """Whose attempts teach of each other: all ages of Megatron's line are one program."""
+    """Return the program of a format. All versions of Megatron's line are one program."""
     return "megatron" if dialect_of(dialect).megatron else dialect or ""
 
 
 def first_of_attempt(state: RunState, iteration: int, *, first: bool) -> None:
-    """The first iteration of an attempt tells whose training goes on, and how much work the end of the last one cost.
-    Where a loop has counted beside DeepSpeed's engine before, the engine's first step does not tell yet.
+    """Apply the first iteration of an attempt: its program, and the work lost with the last attempt.
+
+    If a loop and DeepSpeed's engine both reported steps before, the engine's first step does not decide this.
     """
     attempt = state.attempt
     if state.first_iteration is None:
@@ -202,7 +205,7 @@ def first_of_attempt(state: RunState, iteration: int, *, first: bool) -> None:
     if another:
         state.learned = LearnedBehavior(
             [program], attempt.step_source
-        )  # another program's training: nothing that is known is of it
+        )  # another program starts without learned behavior
     attempt.from_zero = state.learned.from_zero = state.learned.from_zero or attempt.first_iteration == 0
     if another:
         return
@@ -214,11 +217,11 @@ def first_of_attempt(state: RunState, iteration: int, *, first: bool) -> None:
 
 
 def _count_lost(state: RunState, iteration: int) -> None:
-    """What the end of the attempt before cost, as the present one goes on with `iteration`."""
+    """Count the work lost with the attempt before, if the present one continues with `iteration`."""
     before = next((end for end in reversed(state.ends) if end.last_iteration is not None), None)
     if before is None or before.last_iteration is None or _finished(before):
         return
-    lost = before.last_iteration + 1 - iteration  # what lies above was lost by an earlier restart already
+    lost = before.last_iteration + 1 - iteration  # earlier restarts have already counted the rest
     if lost > 0:
         seconds = lost * (state.last_baseline or state.attempt.latest.seconds_per_iteration or 0.0)
         cause = state.ends[-1].failure
@@ -228,13 +231,15 @@ def _count_lost(state: RunState, iteration: int) -> None:
 
 
 def precede(state: RunState, past: RunState, at: float) -> None:
-    """What a file tells that is older than all that the run was known by: its attempts come before the run's first."""
+    """Put the attempts of an older file before the run's first attempt."""
     if past.attempt.iterations or past.attempt.failed:
         begin_attempt(past, at)
     if not past.ends:
         return
     first, next_first = past.first_iteration, state.first_iteration
-    if first is not None and (next_first is None or first <= next_first):  # else it comes amid what is known
+    if first is not None and (
+        next_first is None or first <= next_first
+    ):  # otherwise its attempts are among the known ones
         if next_first is not None:
             _count_lost(past, next_first)
         state.first_iteration = first
@@ -249,15 +254,15 @@ def precede(state: RunState, past: RunState, at: float) -> None:
 
 
 def _finished(end: AttemptEnd) -> bool:
-    """Nothing of an attempt that came to its end is lost."""
+    """Return True if the attempt came to its planned end, without lost work."""
     return end.planned and end.failure not in PLANNED
 
 
-# --- what an attempt says of itself: layout, arguments, environment, versions -----------------------------------------
+# --- set-up of an attempt: layout, arguments, environment, versions -----------------------------------------
 
 
 def stamp_of(event: events.ArgumentsDumped) -> str:
-    """What tells one arguments dump from another: they carry no time."""
+    """Return a checksum that identifies an arguments dump, which has no time."""
     return str(zlib.crc32(repr(sorted(event.values.items())).encode("utf-8", "replace")))
 
 
@@ -265,29 +270,31 @@ JOB_VARIABLE: Final = "SLURM_JOB_ID"
 
 
 def printed_job(event: Event) -> str:
-    """The job's id that the line prints, if it is such a line."""
+    """Return the Slurm job id that the event prints; otherwise empty."""
     return event.value if isinstance(event, events.EnvironmentVariableSeen) and event.name == JOB_VARIABLE else ""
 
 
 def take_setting(attempt: Attempt, event: Event) -> None:
-    """One more fact of the set-up."""
+    """Apply a fact of the set-up to the attempt."""
     match event:
         case events.EnvironmentVariableSeen():
             if attempt.iterations and printed_job(event):
-                return  # text, if no attempt begins behind it
+                return  # only text, unless an attempt begins after it
             attempt.environment[event.name] = event.value
             if event.name not in topologies.NOMINAL_SIZES:
                 return
         case events.SoftwareSeen():
             attempt.software[event.name] = event.version
             return
-        case events.ParametersCounted():  # one rank counted its own: the sum over ranks is the model
+        case events.ParametersCounted():  # each rank counts its own: the sum over ranks is the model
             attempt.parameters_by_rank[f"{event.tensor_rank},{event.pipeline_rank}"] = event.parameters
             attempt.topology.parameters = plus(0, sum(attempt.parameters_by_rank.values()))
             return
         case events.ArgumentsDumped():
             if attempt.boundaries.setdefault("arguments", stamp_of(event)) == stamp_of(event):
-                attempt.arguments = model_arguments(event.values)  # another dump is a critic's
+                attempt.arguments = model_arguments(
+                    event.values
+                )  # a second dump belongs to another model, such as a critic
     changed = topologies.apply(attempt.topology, event)
     if changed is not None:
         attempt.topology = changed
@@ -296,5 +303,5 @@ def take_setting(attempt: Attempt, event: Event) -> None:
 
 
 def is_known(attempt: Attempt, event: Event) -> bool:
-    """Whether it is a setting that says nothing new: some programs print one again behind each iteration."""
+    """Return True for a repeated setting: some programs print settings after each iteration."""
     return type(event) is events.ModelSettingLogged and topologies.apply(attempt.topology, event) is None
