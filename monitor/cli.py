@@ -33,47 +33,46 @@ _ALL = {
         ("forward", "forward", "Follow logs and push their lines to a receiver elsewhere."),
     ),
 }
-"""Group -> commands: a module and a function of this name, the optional part that it needs (monitor/extensions.py), and
-what `--help` says of it: to load all takes 0.6 s."""
+"""Group -> commands: name of module and function, the optional part that it needs (monitor/extensions.py), and its text
+in `--help`, which is written here because loading all commands takes 0.6 s."""
 
 COMMANDS = {
     group: {name: about for name, part, about in several if (Path(__file__).parent / part).is_dir()}
     for group, several in _ALL.items()
 }
-"""Those whose parts are installed."""
+"""Commands whose optional parts are installed."""
 _NAMES = [name for several in COMMANDS.values() for name in several]
 
 GARBAGE = (20_000, 20, 50)
-"""gc.set_threshold: a run's state is a hundred thousand objects that stay, a block of a log ten thousand that go by
-themselves. At Python's 700 a third of the time went into looking through them for the few cycles that an exception or a
-closed connection leaves: 20,000 are some MB."""
+"""Arguments of gc.set_threshold. At Python's default of 700, a third of the time went into collections: a run's state
+has a hundred thousand objects, and reference cycles are rare. 20,000 objects take a few MB."""
 
 
 class _Commands(click.Group):
-    """A group that loads a command when it is asked for."""
+    """A group that imports a command when it is used: half of a short run is importing."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command called `cmd_name`, or None."""
         return command(cmd_name) if cmd_name in _NAMES else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """What each does, without loading it."""
+        """Write each command's text without importing it."""
         for group, several in COMMANDS.items():
             with formatter.section(group):
                 formatter.write_dl(list(several.items()))
 
 
 def command(name: str) -> click.Command:
-    """The command of this name. Only the one that is asked for is loaded: half of a short run is importing."""
+    """Import and return the command of this name."""
     name = name.replace("-", "_")
-    found = getattr(import_module(f"megatron_monitor.commands.{name}"), name)
-    assert isinstance(found, click.Command)
-    _keep_examples(found)
-    return found
+    loaded = getattr(import_module(f"megatron_monitor.commands.{name}"), name)
+    assert isinstance(loaded, click.Command)
+    _keep_examples(loaded)
+    return loaded
 
 
 def _keep_examples(command: click.Command) -> None:
-    """Docstrings are raw, as ruff wants them: make the mark of an unwrapped paragraph in them what click looks for."""
+    """Put click's mark of an unwrapped paragraph where a raw docstring spells it out."""
     command.help = command.help.replace("\\b\n", "\b\n") if command.help else None
     for child in filter(None, getattr(command, "commands", {}).values()):
         _keep_examples(child)
@@ -81,12 +80,12 @@ def _keep_examples(command: click.Command) -> None:
 
 @click.group(
     cls=_Commands,
-    commands=dict.fromkeys(_NAMES),  # by these names click answers a misspelt one
+    commands=dict.fromkeys(_NAMES),  # click suggests one of these for a misspelt command
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="megatron-monitor")
 def main() -> None:
-    r"""Tail Megatron-DeepSpeed training logs, tell hangs, export Prometheus metrics.
+    r"""Tail training logs, detect hangs, slowdowns and crashes, export Prometheus metrics.
 
     \b
     Start here:
@@ -95,7 +94,7 @@ def main() -> None:
       megatron-monitor run --once LOG           read to the end, print the metrics
     """
     gc.set_threshold(*GARBAGE)
-    atexit.register(gc.freeze)  # the last collections would walk all that is there, for nothing: a fifth of a short run
+    atexit.register(gc.freeze)  # skips the last collections: a fifth of a short run
 
 
 _keep_examples(main)

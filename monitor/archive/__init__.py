@@ -1,8 +1,7 @@
-"""Archives: many finished logs to report rows, some files at a time, by several processes.
+"""Turn many finished logs into report rows, in several processes.
 
-Files of one run are read together: those whose runs have one name, or that are one file under two names. Which job a
-log is of is only known once it was read: tasks that turn out to share a job are read once more, as one. So the rows are
-those of a single reading, however many processes read.
+Files with the same run name or inode are read in the same task. The job of a log is known only after reading: tasks
+that share a job are then read again as one. The number of processes does not change the rows.
 """
 
 import copyreg
@@ -36,10 +35,10 @@ from megatron_monitor.system.clock import Clock
 
 __all__ = ["Options", "Row", "Task", "TaskResult", "read_archive", "read_run", "read_runs", "tasks_of"]
 
-_FILES = 25  # of a task: twice as many need twice the memory and are hardly faster
-_BYTES = 32 << 20  # of a task, the same
-_WORTH = 64 << 20  # bytes, some five seconds of reading, from which on more than one process pays for its start
-_TRIES = 2  # a worker may be killed for what another process did
+_MAX_TASK_FILES = 25  # twice as many need twice the memory and are hardly faster
+_MAX_TASK_BYTES = 32 << 20
+_MIN_PARALLEL_BYTES = 64 << 20  # about 5 s of reading: less is faster in one process
+_ATTEMPTS = 2  # the kernel may kill a worker because of another process's memory
 
 
 Task: TypeAlias = tuple[DiscoveredPath, ...]
@@ -48,14 +47,14 @@ Task: TypeAlias = tuple[DiscoveredPath, ...]
 
 @dataclass(slots=True)
 class TaskResult:
-    """What a task gave. It pickles."""
+    """The result of a task; it can be pickled."""
 
     rows: list[Row] = field(default_factory=list)
     """In the order of the runs' names."""
     problems: list[str] = field(default_factory=list)
-    """Sentences for a person: files that no one can read or that hold no training line."""
+    """Messages for the user: files that cannot be read or that hold no training line."""
     jobs: frozenset[str] = frozenset()
-    """Ids of the jobs that its streams are of."""
+    """Ids of the jobs that the files belong to."""
 
 
 Read: TypeAlias = Callable[[Task], TaskResult]
@@ -69,9 +68,9 @@ copyreg.pickle(MappingProxyType, lambda proxy: (_proxy, (dict(proxy),)))  # the 
 
 
 def read_run(paths: Sequence[str | os.PathLike[str]], options: Options | None = None) -> Row:
-    """The row of the one run whose logs lie at `paths`; ValueError with their names if they hold another number.
+    """Return the row of the only run in `paths`, for notebooks and other programs. The row can be pickled.
 
-    For notebooks and frameworks of one's own: it needs nothing beside the files, and what it gives pickles.
+    Raises ValueError if the files hold no run or several.
     """
     config = Config(runs=(Watch(paths=tuple(absolute(os.fspath(path)) for path in paths)),))
     rows = read_task(tuple(_files(config)), config, options or Options()).rows
@@ -89,9 +88,7 @@ def _files(config: Config) -> Iterable[DiscoveredPath]:
 def read_runs(
     config: Config, options: Options, clock: Clock | None = None, found: Iterable[DiscoveredPath] | None = None
 ) -> tuple[Core, list[tuple[RunState, Row]], list[str]]:
-    """(the core that read the files, each run's state and row in the order of their names, what a person should know).
-    As read_all.
-    """
+    """Read files like read_all; return the core, each run's state and row sorted by name, and the problems."""
     tallies = defaultdict[str, Tally](Tally)
     core, problems = read_all(config, clock, lambda run, *seen: tallies[run].look(*seen), found=found)
     runs = [
@@ -103,21 +100,21 @@ def read_runs(
 
 
 def read_task(task: Task, config: Config, options: Options) -> TaskResult:
-    """Read the files to their ends."""
+    """Read the files of a task to their ends."""
     core, runs, problems = read_runs(config, options, found=task)
     rows = [row for _, row in runs]
     jobs = frozenset(source.member.key for source in core.sources.values()) - {""}
     del core, runs
-    gc.collect()  # the core's parts know each other, and the collector waits for many more of them
+    gc.collect()  # a core holds reference cycles
     return TaskResult(rows, problems, jobs)
 
 
 def tasks_of(config: Config) -> list[Task]:
-    """All files in tasks of a bounded size, in the order of their paths; those of one run in one task."""
+    """Return all files in tasks of a bounded size, sorted by path; files of one run are in one task."""
     tasks: list[Task] = []
     for files in sorted(tuple(sorted(files)) for files in _by_run(config)):
         wider = (*tasks[-1], *files) if tasks else ()
-        if wider and len(wider) <= _FILES and _size(wider) <= _BYTES:
+        if wider and len(wider) <= _MAX_TASK_FILES and _size(wider) <= _MAX_TASK_BYTES:
             tasks[-1] = wider
         else:
             tasks.append(files)
@@ -125,43 +122,42 @@ def tasks_of(config: Config) -> list[Task]:
 
 
 def _size(task: Task) -> int:
-    """Bytes; of what is not there none."""
-    return sum(os.path.getsize(one.path) for one in task if os.path.exists(one.path))
+    return sum(os.path.getsize(file.path) for file in task if os.path.exists(file.path))
 
 
 def _by_run(config: Config) -> Iterable[list[DiscoveredPath]]:
-    """Files that share the name of a run or an inode."""
+    """Return groups of files that share a run's name or an inode."""
     group_of: dict[Any, list[DiscoveredPath]] = {}
-    for one in _files(config):
-        inode: Any = one.path
-        with suppress(OSError):  # the reading says what is wrong with it
-            status = os.stat(one.path)
+    for file in _files(config):
+        inode: Any = file.path
+        with suppress(OSError):  # reading the file will report the error
+            status = os.stat(file.path)
             inode = status.st_dev, status.st_ino
-        group = group_of.setdefault((named(one.path, config.runs).name,), [])
+        group = group_of.setdefault((named(file.path, config.runs).name,), [])
         other = group_of.setdefault(inode, group)
         if other is not group:
             group += other
             group_of.update({key: group for key, value in group_of.items() if value is other})
-        group.append(one)
+        group.append(file)
     return {id(group): group for group in group_of.values()}.values()
 
 
 def read_archive(tasks: Sequence[Task], read: Read, workers: int | None = None) -> Iterator[TaskResult]:
-    """What the tasks give. `workers`: processes; None: one a core where the logs are worth their start.
+    """Yield the results of the tasks; tasks that share a job are read again as one.
 
-    Tasks that share a job are read again as one.
+    `workers` is the number of processes; None means one a core if the logs are large, else one.
     """
     if workers is None:
-        workers = len(os.sched_getaffinity(0)) if sum(map(_size, tasks)) >= _WORTH else 1
-    for several in _by_job(_read(tasks, read, max(1, min(workers, len(tasks))))):
-        if len(several) == 1:
-            yield several[0][1]
+        workers = len(os.sched_getaffinity(0)) if sum(map(_size, tasks)) >= _MIN_PARALLEL_BYTES else 1
+    for group in _by_job(_read(tasks, read, max(1, min(workers, len(tasks))))):
+        if len(group) == 1:
+            yield group[0][1]
         else:
-            yield read(tuple(sorted(one for task, _ in several for one in task)))
+            yield read(tuple(sorted(file for task, _ in group for file in task)))
 
 
 def _by_job(done: Iterable[tuple[Task, TaskResult]]) -> list[list[tuple[Task, TaskResult]]]:
-    """In groups that share a job; most are alone."""
+    """Return the results in groups that share a job."""
     groups: dict[int, list[tuple[Task, TaskResult]]] = {}
     of_job: dict[str, int] = {}
     for number, (task, reading) in enumerate(done):
@@ -169,31 +165,31 @@ def _by_job(done: Iterable[tuple[Task, TaskResult]]) -> list[list[tuple[Task, Ta
         for other in {of_job[job] for job in reading.jobs if job in of_job}:
             group += groups.pop(other)
         groups[number] = group
-        of_job.update({job: number for _, one in group for job in one.jobs})
+        of_job.update({job: number for _, result in group for job in result.jobs})
     return list(groups.values())
 
 
 def _read(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Task, TaskResult]]:
-    """Each task and what it gave, as they end. A task whose worker is killed is read again, at last alone."""
+    """Yield each task with its result, as tasks end. A task whose worker was killed is read again, finally alone."""
     if workers == 1:
         yield from ((task, read(task)) for task in tasks)
         return
     left = list(tasks)
-    for _ in range(_TRIES):
+    for _ in range(_ATTEMPTS):
         for done in _ended(left, read, workers):
             left.remove(done[0])
             yield done
     for task in left:
-        names = ", ".join(one.path for one in task)
-        problem = f"{names}: the process that read it was killed, perhaps for want of memory"
-        sequential = chain.from_iterable(_ended([task], read, 1) for _ in range(_TRIES))
+        names = ", ".join(file.path for file in task)
+        problem = f"{names}: the process that read this was killed, perhaps because memory ran out"
+        sequential = chain.from_iterable(_ended([task], read, 1) for _ in range(_ATTEMPTS))
         yield next(sequential, (task, TaskResult(problems=[problem])))
 
 
 def _ended(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Task, TaskResult]]:
-    """What ends in a pool of processes before one of them is killed, which ends the pool."""
+    """Yield the results of a process pool until one process is killed, which ends the pool."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["megatron_monitor.archive"])  # what a worker begins with is loaded once
+    context.set_forkserver_preload(["megatron_monitor.archive"])  # imported once for all workers
     with suppress(BrokenProcessPool), ProcessPoolExecutor(workers, context) as pool:
         futures = {pool.submit(read, task): task for task in tasks}
         for future in as_completed(futures):

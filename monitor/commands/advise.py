@@ -1,4 +1,4 @@
-"""`advise`: what a launcher should do with a run, as the daemon that follows it says."""
+"""`advise`: ask the daemon that follows a run what a launcher should do with it."""
 
 import json
 import sys
@@ -12,22 +12,28 @@ from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask
 from megatron_monitor.nodes.hostlist import HostlistError, compress
 from megatron_monitor.system.clock import SystemClock
 
-_UNKNOWN = 3  # exit status: the answer has the advice and the reason alone
-_EVERY = 1.0  # seconds between two questions: the daemon judges once a second
+_EXIT_UNKNOWN_RUN = 3
+_POLL_SECONDS = 1.0  # the daemon judges once a second
 _FIELDS = ("advice", "reason", "exclude", "since", "checkpoint", "same_cause_before")
 
 
 @click.command()
 @click.argument("run")
 @click.option("--at", "address", default=DEFAULT, show_default=True, metavar="URL", help="The daemon, or HOST:PORT.")
-@click.option("--ended", is_flag=True, help="The attempt is over, whatever its log says so far.")
-@click.option("--wait", "patience", type=DURATION, default=0.0, help="Ask again while the advice is `wait`, so long.")
-@click.option("--only", "fields", multiple=True, type=click.Choice(_FIELDS), help="A line for each, not JSON.")
+@click.option("--ended", is_flag=True, help="The attempt has ended, even if its log does not show that yet.")
+@click.option("--wait", "patience", type=DURATION, default=0.0, help="How long to retry while the advice is `wait`.")
+@click.option(
+    "--only",
+    "fields",
+    multiple=True,
+    type=click.Choice(_FIELDS),
+    help="Print this field as text.",
+)
 def advise(run: str, address: str, ended: bool, patience: float, fields: tuple[str, ...]) -> None:
     r"""Ask what to do with RUN: wait, restart it, stop it, or none. Exit 3 if the monitor does not know the run.
 
-    The answer has the nodes to leave out, the reason, lines of the log, the checkpoint to go on from, and how often the
-    same cause came before. Nothing is done: who asks acts.
+    The answer names the reason, the nodes to exclude, lines of the log, the checkpoint to resume from, and how often
+    the same cause occurred before. The command only asks; it changes nothing.
 
     \b
     Examples:
@@ -39,17 +45,17 @@ def advise(run: str, address: str, ended: bool, patience: float, fields: tuple[s
     path = f"/api/v1/advice?run={quote(run, safe='')}{'&ended=1' if ended else ''}"
     try:
         while (answer := ask(address, path)).get("advice") == "wait" and clock.monotonic() < until:
-            clock.sleep(_EVERY)
+            clock.sleep(_POLL_SECONDS)
     except DaemonError as error:
         fail(error)
     click.echo(
         "\n".join(_line(answer.get(name)) for name in fields) if fields else json.dumps(answer, ensure_ascii=False)
     )
-    sys.exit(0 if "exclude" in answer else _UNKNOWN)
+    sys.exit(0 if "exclude" in answer else _EXIT_UNKNOWN_RUN)
 
 
 def _line(value: Any) -> str:
-    """For a shell: nodes as Slurm takes them, nothing where nothing is known, and always one line."""
+    """Return a value as one line for a shell: nodes as a Slurm host list, an unknown value as an empty line."""
     if isinstance(value, list):
         try:
             return compress(map(str, value)) if value else ""

@@ -1,4 +1,4 @@
-"""What several commands take: --config and --set, PATH arguments, durations, counts."""
+"""Arguments that several commands share: --config and --set, PATH, durations, counts."""
 
 import json
 import os
@@ -30,55 +30,53 @@ _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one key, e.g. detectors.hang.minimum=2s."
 )
-
-
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 
 
 def print_json(value: object) -> None:
-    """One JSON object, on a line of its own."""
+    """Print a value as one line of JSON."""
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
 class ConfigOptions(NamedTuple):
-    """What the command line says of the configuration: a file, and keys on top of it."""
+    """The configuration as the command line gives it: a file, and keys that override it."""
 
     file: Path | None = None
     overrides: tuple[str, ...] = ()
 
     def load(self, paths: Sequence[str], name: str | None = None) -> Config:
-        """The file's configuration, or the defaults, with overrides; PATHS are followed beside what the file names, as
-        one run if it is given a name.
+        """Return the file's configuration (or the defaults) with the overrides.
 
-        Raises ConfigError with every problem.
+        `paths` are followed in addition to the file's runs, as one run if `name` is given. Raises ConfigError with
+        every problem.
         """
         config = load(self.file if self.file is not None else "", self.overrides)
         if paths:
-            own = [_watched_as(path, config, name) for path in map(absolute_of, paths)]
-            config = msgspec.structs.replace(config, runs=(*config.runs, *own))
+            added = [_watch(absolute_of(path), config, name) for path in paths]
+            config = msgspec.structs.replace(config, runs=(*config.runs, *added))
             if self.file is None and not any(key.startswith("run_retention=") for key in self.overrides):
-                # whoever names a log by hand wants to see it, however long ago it ended
+                # a log that is named by hand is shown, however long ago it ended
                 config = msgspec.structs.replace(config, run_retention=LONGEST_SECONDS)
         return config
 
     def configured(self, paths: Sequence[str], name: str | None = None) -> Config:
-        """As load; prints every problem and exits with 2 if there is one."""
+        """Like load, but print every problem and exit with 2."""
         try:
             return self.load(paths, name)
         except ConfigError as error:
             fail(error, code=2)
 
 
-def _watched_as(path: str, config: Config, name: str | None) -> Watch:
-    """One path of the command line; what the configuration names keeps that name."""
-    known = watch_of(path, config.runs).watch if name is None else None
-    if known is not None and (known.name or known.name_from):
-        return msgspec.structs.replace(known, paths=(path,))
+def _watch(path: str, config: Config, name: str | None) -> Watch:
+    """Return the entry of `runs` for one path; a path that the configuration names keeps that name."""
+    configured = watch_of(path, config.runs).watch if name is None else None
+    if configured is not None and (configured.name or configured.name_from):
+        return msgspec.structs.replace(configured, paths=(path,))
     return Watch(paths=(path,), name=name)
 
 
 def with_config(command: Callable[..., None]) -> Callable[..., None]:
-    """--config and --set, which the command takes as `given`."""
+    """Add --config and --set to a command, which receives them as `given`."""
 
     @wraps(command)
     def called(config_file: Path | None, overrides: tuple[str, ...], **others: Any) -> None:
@@ -88,37 +86,35 @@ def with_config(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--config", "config_file", type=file, help="Configuration file (YAML).")(set_option(called))
 
 
-def say(text: str) -> None:
-    """A message on standard error. It may hold a file's name, and that any character."""
+def warn_of_file(text: str) -> None:
+    """Print a message with a file's name, which may hold any character, as one line on standard error."""
     click.echo(one_line(text), err=True)
 
 
 def warn(*messages: object) -> None:
-    """Messages of ours on standard error, one a line or as their lines stand."""
+    """Print each message on standard error."""
     for message in messages:
         click.echo(str(message), err=True)
 
 
 def fail(*messages: object, code: int = 1) -> NoReturn:
-    """The messages, and the end: 1 failed while working, 2 wrong usage or configuration."""
+    """Print the messages and exit: 1 for a failure at work, 2 for wrong usage or configuration."""
     warn(*messages)
     sys.exit(code)
 
 
 @contextmanager
 def spooled(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The paths, with a file for as long as this lasts in place of what can be read but once: standard input, where `-`
-    names it, as `stdin`, and a FIFO.
-    """
-    once = [path for path in paths if path == "-" or is_pipe(path, OsLayer())]
-    if not once:
+    """Yield the paths; standard input (`-`) and FIFOs, which can be read only once, are copied to temporary files."""
+    read_once = [path for path in paths if path == "-" or is_pipe(path, OsLayer())]
+    if not read_once:
         yield tuple(paths)
         return
     import shutil
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="megatron-monitor-") as folder:
-        copies = {path: os.path.join(folder, "stdin" if path == "-" else os.path.basename(path)) for path in once}
+        copies = {path: os.path.join(folder, "stdin" if path == "-" else os.path.basename(path)) for path in read_once}
         for path, copy in copies.items():
             with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as stream, open(copy, "wb") as file:
                 shutil.copyfileobj(stream, file)
@@ -126,38 +122,36 @@ def spooled(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def files_of(paths: tuple[str, ...]) -> Iterator[str]:
-    """Every file once named, in order; a pattern that matches nothing is named on standard error."""
+    """Yield the files that the paths and patterns match; warn of a pattern that matches none."""
     for path in paths:
         if path == "-":
             yield path
             continue
-        found = sorted(
-            one.path for one in find([Pattern(path)], read_mounts(), OsLayer())
-        )  # what the daemon would follow
-        if not found and not has_magic(path):
-            found = [path]  # so that opening it gives the reason
-        elif not found:
-            say(f"{path}: no file matches")
-        yield from found
+        matches = sorted(match.path for match in find([Pattern(path)], read_mounts(), OsLayer()))
+        if not matches and not has_magic(path):
+            matches = [path]  # opening it gives the reason
+        elif not matches:
+            warn_of_file(f"{path}: no file matches")
+        yield from matches
 
 
 def open_log(path: str) -> IO[bytes]:
-    """The file's bytes; standard input's where `-` names it."""
+    """Open a file, or standard input for `-`."""
     return sys.stdin.buffer if path == "-" else open(path, "rb")
 
 
 def absolute_of(path: str) -> str:
-    """As the core knows it; standard input, where `-` names it, by its device."""
+    """Return the path as the core names it; standard input (`-`) by its device."""
     return STDIN if path == "-" else os.path.abspath(os.path.expanduser(path))
 
 
 def run_of(path: str, config: Config) -> str:
-    """The run that a file's lines are of."""
+    """Return the name of the run that a file belongs to."""
     return named(absolute_of(path), config.runs).name
 
 
 def by_run(paths: tuple[str, ...], config: Config) -> dict[str, list[str]]:
-    """The files of each run, in the order in which the runs are named."""
+    """Return the files of each run, by the run's name."""
     runs: dict[str, list[str]] = {}
     for path in files_of(paths):
         runs.setdefault(run_of(path, config), []).append(path)
@@ -165,18 +159,18 @@ def by_run(paths: tuple[str, ...], config: Config) -> dict[str, list[str]]:
 
 
 def written_at(paths: Iterable[str]) -> dict[str, float]:
-    """By absolute path when each file was last written, Unix seconds; now for what is no file."""
-    found = {}
+    """Return when each file was last written (Unix seconds), by absolute path; now for anything but a file."""
+    times = {}
     for path in paths:
         try:
-            found[absolute_of(path)] = os.stat(path).st_mtime
+            times[absolute_of(path)] = os.stat(path).st_mtime
         except OSError:
-            found[absolute_of(path)] = SystemClock().wall()
-    return found
+            times[absolute_of(path)] = SystemClock().wall()
+    return times
 
 
 def _duration(read: Callable[[object], float]) -> Callable[[object], float]:
-    """`90s`, `1h30m`, or seconds. What an option's type is called is how its value is shown in the help."""
+    """Return the option type for `90s`, `1h30m` or seconds. The help shows the inner function's name."""
 
     def duration(value: object) -> float:
         try:
@@ -191,7 +185,7 @@ DURATION, POSITIVE_DURATION = _duration(seconds_of), _duration(positive_seconds_
 
 
 def count(value: object) -> int:
-    """`104B`, `1.3B`, `350M`, or a plain count."""
+    """Return the number for `104B`, `1.3B`, `350M` or a plain count."""
     text = str(value).strip().upper()
     scale = _SCALES.get(text[-1:])
     try:
@@ -199,12 +193,12 @@ def count(value: object) -> int:
     except ValueError:
         number = 0.0
     if not 1 <= number < 1e18:
-        raise click.BadParameter(f"{value!r} is no count; write 104B, 350M or 104e9")
+        raise click.BadParameter(f"{value!r} is not a count; write 104B, 350M or 104e9")
     return round(number)
 
 
 def pairs(_ctx: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE of an option that may stand several times."""
+    """Return the NAME=VALUE pairs of a repeatable option."""
     if bad := [text for text in given if text.find("=") < 1]:
         raise click.UsageError(f"{option.opts[0]} {bad[0]}: expected NAME=VALUE")
     return dict(text.split("=", 1) for text in given)

@@ -1,4 +1,4 @@
-"""What commands ask a daemon: JSON of its API over HTTP."""
+"""A client of the daemon's HTTP API, for commands."""
 
 import base64
 import json
@@ -13,13 +13,13 @@ _LARGEST_ANSWER = 64 * 1024 * 1024
 
 
 class DaemonError(Exception):
-    """Nothing can be shown; the message names the reason and a remedy."""
+    """The daemon gave no usable answer; the message names the reason and what to do."""
 
 
 def ask(address: str, path: str, remedy: str = "") -> dict[str, Any]:
-    """The answer of the daemon at `address` (a URL, or HOST:PORT), where a user and a password may stand in it.
+    """Return the JSON answer of the daemon at `address`: a URL or HOST:PORT, possibly with user:password@.
 
-    Raises DaemonError, with the `remedy` where nobody answers.
+    Raises DaemonError; if the daemon cannot be reached, its message ends with `remedy`.
     """
     parts = urlsplit(address if "://" in address else f"http://{address}")
     bare = without_password(urlunsplit(parts._replace(query="", fragment="")))
@@ -35,11 +35,11 @@ def ask(address: str, path: str, remedy: str = "") -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DaemonError(f"no monitor at {bare}: {getattr(error, 'reason', error)}{remedy}") from error
     if not isinstance(value, dict):
-        raise DaemonError(f"{bare} is no megatron-monitor of this version")
+        raise DaemonError(f"{bare} is not a megatron-monitor of this version")
     return value
 
 
 def without_password(address: str) -> str:
-    """The address as it may be shown."""
+    """Return the address without user and password, for display."""
     parts = urlsplit(address)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

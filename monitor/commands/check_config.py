@@ -1,4 +1,4 @@
-"""`check-config`: every error of a configuration file with its path; exit 2 if there is one."""
+"""`check-config`: print every error of a configuration file with its path."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from megatron_monitor.config import ConfigError, load
 def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     """Check FILE: print every error with its path in the file. Exit 0 if there is none, else 2.
 
-    Certificates that cannot be used are an error, too.
+    The TLS certificates are loaded, too.
     """
     try:
         config = load(file, overrides)
@@ -30,10 +30,10 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     patterns = sum(len(watch.paths) for watch in config.runs)
     click.echo(f"{file}: good; {patterns} paths, {len(config.notifiers)} notifiers")
     if config.empty:
-        click.echo("nothing to follow: `run` needs a PATH beside it, for runs is empty")
+        click.echo("nothing to follow: `runs` is empty, so `run` needs a PATH as well")
     dialects = [dialect for several in config.formats for dialect in several]
     for dialect in dialects:
-        click.echo(f"format {dialect.name}: its {len(dialect.samples)} samples give what they say")
+        click.echo(f"format {dialect.name}: all {len(dialect.samples)} samples give the expected events")
     if dialects:
         from megatron_monitor.parsers.samples import claims
 

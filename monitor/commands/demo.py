@@ -1,4 +1,4 @@
-"""`demo`: a simulated run with a fault half way, the daemon on it, and the page to open."""
+"""`demo`: simulate a run with a fault half way, and start the daemon that follows it."""
 
 import signal
 import tempfile
@@ -16,8 +16,7 @@ from megatron_monitor.daemon import Daemon, StartError
 from megatron_monitor.simulate import Scenario, write
 from megatron_monitor.system.clock import SystemClock
 
-_ITERATIONS = 240
-_SECONDS = 0.25
+_SECONDS_PER_ITERATION = 0.25
 _SETTINGS = (
     "log_level=info",
     "detectors.hang={minimum: 3s, first: {saving: 10s, evaluating: 10s, starting: 20s, first_iteration: 20s}}",
@@ -27,16 +26,17 @@ _SETTINGS = (
 @click.command()
 @click.option("--fault", default="hang", show_default=True, metavar="KIND", help="See `simulate --help`.")
 @click.option("--listen", default="127.0.0.1:9843", show_default=True, help="Address of the page.")
-@click.option("--iterations", type=click.IntRange(20), default=_ITERATIONS, show_default=True)
-@click.option("--exit-after", type=float, default=None, help="End by itself after so many seconds.")
+@click.option("--iterations", type=click.IntRange(20), default=240, show_default=True)
+@click.option("--exit-after", type=float, default=None, help="Exit after this many seconds.")
 def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> None:
     """Start here: play a training run at four iterations a second, with a fault half way, and watch it.
 
-    Nothing of yours is touched: the log and the daemon's state stand in a temporary directory.
+    The log and the daemon's state are written to a temporary directory, which is deleted at the end.
     """
     scenario = replace(
-        scenario_of((fault,), "megatron-lm", iterations, _SECONDS, seed=1), noise=0.01, world_size=8, tp=2, pp=1,
-        micro_batch_size=4, global_batch_size=64, layers=24, hidden=2048, heads=16, sequence_length=512, vocab=50304,
+        scenario_of((fault,), "megatron-lm", iterations, _SECONDS_PER_ITERATION, seed=1),
+        noise=0.01, world_size=8, tp=2, pp=1, micro_batch_size=4, global_batch_size=64,
+        layers=24, hidden=2048, heads=16, sequence_length=512, vocab=50304,
         save_interval=40, save_seconds=1.0, start_seconds=3.0, start_epoch=SystemClock().wall(),
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="megatron-monitor-demo-") as directory:
@@ -54,7 +54,7 @@ def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> 
         address = daemon.services.address
         click.echo(
             f"page     http://{address}/\nmetrics  http://{address}/metrics\nlog      {log}\n"
-            f"A simulated training runs now; {fault} comes half way. Ctrl-C ends it."
+            f"A simulated training runs now; the fault {fault} comes half way. Ctrl-C ends it."
         )
         threading.Thread(target=_play, args=(scenario, log), name="training", daemon=True).start()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""`explain`: which rule read a line and what it gave, or why none did."""
+"""`explain`: show which rule reads a line and the event it gives, or why no rule does."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ def explain(line: tuple[str, ...], given: ConfigOptions) -> None:
 
 
 def explanation(text: str, rules: Sequence[Rule] = RULES) -> Iterator[str]:
-    """The answer for one physical line, a sentence or a JSON object a line."""
+    """Yield the answer for one physical line: sentences and JSON objects."""
     clean = ANSI.sub("", text)
     for segment in segments(clean):
         prefix, rest = strip_prefixes(segment)
@@ -48,8 +48,8 @@ def explanation(text: str, rules: Sequence[Rule] = RULES) -> Iterator[str]:
 
 
 def _rules(line: Line, raw: bytes, rules: Sequence[Rule]) -> Iterator[str]:
-    asked: list[Rule] = [rule for rule in rules if any(anchor in raw for anchor in rule.anchors)]
-    for rule in asked:
+    candidates = [rule for rule in rules if any(anchor in raw for anchor in rule.anchors)]
+    for rule in candidates:
         items = list(rule.items(line))
         if not items:
             continue
@@ -57,14 +57,13 @@ def _rules(line: Line, raw: bytes, rules: Sequence[Rule]) -> Iterator[str]:
             if isinstance(item, Event):
                 yield f"{rule.name}: {json.dumps(to_fields(item), ensure_ascii=False)}"
                 if printed_job(item):
-                    yield "identity: the run's job, where it stands before the first iteration of an attempt; else text"
+                    yield "identity: names the run's job if the line comes before an attempt's first iteration"
             else:
-                yield f"{rule.name}: begins a fact of several lines; the lines after it are needed"
+                yield f"{rule.name}: begins a block of several lines; the event needs the lines after it"
         return
-    if asked:
-        names = ", ".join(rule.name for rule in asked)
-        yield f"no event: asked {names}, and none of them knows this line"
+    if candidates:
+        yield f"no event: tried {', '.join(rule.name for rule in candidates)}; none reads this line"
     elif line.text.strip():
-        yield "no event: the line holds no literal that a rule looks for"
+        yield "no event: the line holds no text that a rule looks for"
     else:
-        yield "no event: nothing stands behind the prefix"
+        yield "no event: the line is empty after its prefix"

@@ -1,4 +1,4 @@
-"""`formats`: the line formats that are built in; `formats NAME` prints one's file, to start an own one from."""
+"""`formats`: list the built-in line formats; `formats NAME` prints one as a template for your own."""
 
 from pkgutil import get_data
 
@@ -10,19 +10,19 @@ from megatron_monitor.parsers.declared.schema import built_in
 @click.command()
 @click.argument("name", required=False)
 def formats(name: str | None) -> None:
-    r"""List the line formats that are built in, or print the file of NAME.
+    r"""List the built-in line formats, or print the file of format NAME.
 
     \b
     Example:
       megatron-monitor formats torchtitan > formats/ours.yaml
       megatron-monitor check-config config.yaml      # with `formats: [formats]` in it: runs the samples
     """
-    known = {each.name: each.about for each in built_in()}
+    summaries = {dialect.name: dialect.about for dialect in built_in()}
     if name is None:
-        width = max(map(len, known))
-        for each, about in known.items():
-            click.echo(f"{each:<{width}}  {about}")
+        width = max(map(len, summaries))
+        for format_name, summary in summaries.items():
+            click.echo(f"{format_name:<{width}}  {summary}")
         return
-    if name not in known:
-        raise click.BadParameter(f"no format {name!r}; there are {', '.join(known)}", param_hint="NAME")
+    if name not in summaries:
+        raise click.BadParameter(f"no format {name!r}; there are {', '.join(summaries)}", param_hint="NAME")
     click.echo((get_data("megatron_monitor.parsers.formats", f"{name}.yaml") or b"").decode(), nl=False)

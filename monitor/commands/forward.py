@@ -1,4 +1,4 @@
-"""`forward`: follow files here, push their lines to a receiver elsewhere."""
+"""`forward`: follow files on this host and push their lines to a receiver on another."""
 
 import hashlib
 import os
@@ -21,29 +21,24 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH_OR_GLOB...")
-@click.option(
-    "--to",
-    required=True,
-    metavar="URL",
-    help="A receiver, http://monitor:9844.",
-)
+@click.option("--to", required=True, metavar="URL", help="The receiver, e.g. http://monitor:9844.")
 @click.option("--label", "labels", multiple=True, callback=pairs, metavar="NAME=VALUE",
-              help="On every line, e.g. run=tr11.")  # fmt: skip
-@click.option("--exclude", "excludes", multiple=True, metavar="GLOB", help="Of files and directories to leave out.")
-@click.option("--agent", help="This agent's name, for its heartbeats; the host's name otherwise.")
-@click.option("--heartbeat", type=POSITIVE_DURATION, default="5s", show_default=True, help="Between two heartbeats.")
-@click.option("--user", help="Of basic auth.")
-@click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Of basic auth.")
-@click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), help="A bearer token instead.")
-@click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Where positions are kept.")
+              help="Label of every line, e.g. run=tr11.")  # fmt: skip
+@click.option("--exclude", "excludes", multiple=True, metavar="GLOB", help="Files and directories to leave out.")
+@click.option("--agent", help="This agent's name in its heartbeats; default: the host's name.")
+@click.option("--heartbeat", type=POSITIVE_DURATION, default="5s", show_default=True, help="Heartbeat interval.")
+@click.option("--user", help="User for basic auth.")
+@click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Password for basic auth.")
+@click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), help="Bearer token; no basic auth.")
+@click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Directory for the read positions.")
 def forward(
     paths: tuple[str, ...], to: str, labels: dict[str, str], excludes: tuple[str, ...], agent: str | None,
     heartbeat: float, user: str | None, password_file: Path | None,
     token_file: Path | None, state: Path | None,
 ) -> None:  # fmt: skip
-    r"""Follow logs as `run` does and push their lines to a receiver at URL, each once, whatever dies between.
+    r"""Follow logs as `run` does and push each line exactly once to a receiver, across restarts of either side.
 
-    The run of a line is `--label run=NAME`, or named by the path, as `run` does.
+    The run of a line is `--label run=NAME`; without it, the path names the run, as in `run`.
 
     \b
     Examples:
@@ -58,9 +53,9 @@ def forward(
     from megatron_monitor.system.clock import SystemClock
 
     if (user is None) != (password_file is None):
-        fail("--user and --password-file belong together", code=2)
+        fail("--user and --password-file: give both or neither", code=2)
     if user is not None and token_file is not None:
-        fail("--user and --token-file: one of them", code=2)
+        fail("--user and --token-file: give only one", code=2)
     target = _target(to, user or "", password_file or token_file)
     found = [STDIN if path == "-" else absolute(path) for path in paths]
     state = state or _state_of([target.url, *found])
@@ -77,7 +72,7 @@ def forward(
 
 
 def _state_of(arguments: list[str]) -> Path:
-    """Each forwarder has its own, by where it pushes and what it follows."""
+    """Return the default state directory, one for each combination of target and paths."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     name = hashlib.blake2s("\0".join(arguments).encode("utf-8", "replace"), digest_size=6).hexdigest()
     return Path(base) / "megatron-monitor" / f"forward-{name}"

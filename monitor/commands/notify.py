@@ -1,4 +1,4 @@
-"""`notify --test NAME`: send one message to a notifier of the configuration and print what its receiver answers."""
+"""`notify --test NAME`: send one test message to a configured notifier and print the receiver's answer."""
 
 import click
 
@@ -21,9 +21,9 @@ def notify(name: str, given: ConfigOptions) -> None:
       megatron-monitor notify --config config.yaml --test on-call
     """
     config = given.configured(())
-    notifier = next((one for one in config.notifiers if one.name == name), None)
+    notifier = next((candidate for candidate in config.notifiers if candidate.name == name), None)
     if notifier is None:
-        names = ", ".join(one.name for one in config.notifiers) or "none"
+        names = ", ".join(configured.name for configured in config.notifiers) or "none"
         fail(f"no notifier is called {name}; configured: {names}", code=2)
     now = SystemClock().wall()
     message = Transition(

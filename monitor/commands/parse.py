@@ -1,4 +1,4 @@
-"""`parse`: the events of logs, in the files' order, one JSON object a line."""
+"""`parse`: print the events of logs in the order of the files, as text or one JSON object a line."""
 
 import json
 import sys
@@ -9,7 +9,15 @@ from typing import Any
 import click
 import msgspec
 
-from megatron_monitor.commands.arguments import ConfigOptions, files_of, json_option, open_log, run_of, say, with_config
+from megatron_monitor.commands.arguments import (
+    ConfigOptions,
+    files_of,
+    json_option,
+    open_log,
+    run_of,
+    warn_of_file,
+    with_config,
+)
 from megatron_monitor.parsers.events import IterationLogged, LogEvent, to_fields
 from megatron_monitor.reading import chunks_of, full_reader, own_rules
 from megatron_monitor.scalars import one_line
@@ -20,7 +28,7 @@ from megatron_monitor.scalars import one_line
 @json_option
 @with_config
 def parse(paths: tuple[str, ...], as_json: bool, given: ConfigOptions) -> None:
-    """Print the events of PATH (files, directories, globs; - is standard input) as they stand, copies included."""
+    """Print the events of PATH (files, directories, globs; - is standard input) in order, repeats included."""
     config = given.configured(paths)
     failed = False
     for path in files_of(paths):
@@ -30,10 +38,10 @@ def parse(paths: tuple[str, ...], as_json: bool, given: ConfigOptions) -> None:
                 for entries in chunks_of(stream, full_reader(own_rules(config))):
                     sys.stdout.write("".join(map(line, entries)))
         except BrokenPipeError:
-            sys.stderr.close()  # the reader has gone away: nothing more to say, not even at exit
+            sys.stderr.close()  # no error at exit: the reader of the pipe has gone
             sys.exit(0)
         except OSError as error:
-            say(f"{path}: {error.strerror or error}")
+            warn_of_file(f"{path}: {error.strerror or error}")
             failed = True
     sys.exit(1 if failed else 0)
 
@@ -45,11 +53,11 @@ def _json_lines(path: str, run: str) -> Callable[[LogEvent], str]:
     def line(entry: LogEvent) -> str:
         event = entry.event
         head = f'{{"event":"{event.kind}","source":{source},"line":{entry.line},"run":{named}'
-        if isinstance(event, IterationLogged):  # what is absent is left out by msgspec, the usual dialect too
+        if isinstance(event, IterationLogged):  # msgspec omits absent fields and the default dialect
             fields = encode(event).decode()
             if "null" not in fields:
                 program = "" if '"dialect"' in fields else f',"dialect":{usual}'
-                return f"{head},{fields.partition(',')[2][:-1]}{program}}}\n"  # its name stands first
+                return f"{head},{fields.partition(',')[2][:-1]}{program}}}\n"  # the first field is the event's name
         fields = _json({name: value for name, value in to_fields(event).items() if name != "event"})
         return f"{head},{fields[1:]}\n" if len(fields) > 2 else head + "}\n"
 
@@ -57,7 +65,7 @@ def _json_lines(path: str, run: str) -> Callable[[LogEvent], str]:
 
 
 def _json(value: Any) -> str:
-    """As msgspec writes it. nan and inf stand as Python's json writes them: the log says them, and null is "absent"."""
+    """Return JSON, with NaN and Infinity as Python writes them: msgspec's null would mean "absent"."""
     text = msgspec.json.encode(value).decode()
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if "null" in text else text
 

@@ -1,4 +1,4 @@
-"""`receive`: take logs that agents push over the network, for a monitor that follows them."""
+"""`receive`: write logs that agents push over the network to files, which `run` follows."""
 
 import click
 
@@ -7,9 +7,9 @@ from megatron_monitor.commands.arguments import ConfigOptions, fail, with_config
 
 @click.command()
 @with_config
-@click.option("--parent", type=int, hidden=True, help="Ends when it is no more the child of this process.")
+@click.option("--parent", type=int, hidden=True, help="Exit when this process is no longer the parent.")
 def receive(given: ConfigOptions, parent: int | None) -> None:
-    r"""Take logs that agents push (Loki, OTLP/HTTP) into files, which `run` with the same configuration follows.
+    r"""Write logs that agents push (Loki, OTLP/HTTP) to files, which `run` with the same configuration follows.
 
     \b
     Examples:

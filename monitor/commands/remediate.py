@@ -1,4 +1,4 @@
-"""`remediate`: the process that acts on Slurm jobs, by the advice of the daemon that follows them."""
+"""`remediate`: the process that carries out the daemon's advice on Slurm jobs."""
 
 import logging
 import signal
@@ -21,7 +21,7 @@ from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import SystemClock
 
-_HEALTHY_WITHIN = 300.0  # seconds: stacks of all nodes take two minutes
+_MAX_TURN_SECONDS = 300.0  # stacks of all nodes take two minutes
 _log = logging.getLogger(__name__)
 
 
@@ -29,14 +29,14 @@ _log = logging.getLogger(__name__)
 @with_config
 @click.option(
     "--at", "address", default=DEFAULT, show_default=True, metavar="URL", envvar="MEGATRON_MONITOR_URL",
-    help="The observer, or HOST:PORT.",
+    help="The daemon to ask, as URL or HOST:PORT.",
 )  # fmt: skip
 @click.option("--listen", default="127.0.0.1:9845", show_default=True, help="Address of /metrics and /-/healthy.")
 def remediate(given: ConfigOptions, address: str, listen: str) -> None:
     r"""Carry out the `remediations:` of the configuration: dump stacks, cancel, requeue, resubmit, drain.
 
-    It has the same configuration file as the observer, which it asks what stands, and acts with the rights of its user.
-    What it did is kept in the directory `STATE_DIR-remediator`, and the observer shows it.
+    Give it the same configuration file as the daemon, which it polls for advice. It acts with the rights of its own
+    user and records each action in the directory `STATE_DIR-remediator`; the daemon shows these records.
 
     \b
     Examples:
@@ -44,7 +44,7 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
     """
     config = given.configured(())
     if not config.remediations:
-        fail("nothing to do: remediations: is empty (see config.yaml)", code=2)
+        fail("nothing to do: `remediations` is empty (see config.yaml)", code=2)
     start_logging(config)
     clock, path = SystemClock(), file_in(Path(state_directory(config, config.listen)))
     try:
@@ -68,7 +68,7 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
 
 
 class _App:
-    """/metrics and /-/healthy. Reads what the last turn left."""
+    """The HTTP endpoints /metrics and /-/healthy."""
 
     def __init__(self, remediator: Remediator, clock: SystemClock) -> None:
         self._remediator, self._clock = remediator, clock
@@ -82,5 +82,6 @@ class _App:
         if request.path != "/-/healthy":
             return text_reply(404, "no such page; try /metrics\n")
         idle = self._clock.monotonic() - self._remediator.turned_at
-        healthy = idle < _HEALTHY_WITHIN
-        return text_reply(200, "healthy\n") if healthy else text_reply(503, f"no turn for {idle:.0f} s\n")
+        if idle < _MAX_TURN_SECONDS:
+            return text_reply(200, "healthy\n")
+        return text_reply(503, f"no turn for {idle:.0f} s\n")

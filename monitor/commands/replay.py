@@ -1,4 +1,4 @@
-"""`replay`: the incidents that the daemon would have raised on finished logs, on the logs' own clock."""
+"""`replay`: print the incidents that the daemon would have raised on finished logs, on the logs' own clock."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,13 +14,12 @@ from megatron_monitor.commands.arguments import (
     json_option,
     open_log,
     print_json,
-    say,
+    warn_of_file,
     with_config,
     written_at,
 )
 from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
-from megatron_monitor.core.runs import Run
 from megatron_monitor.detectors.base import duration
 from megatron_monitor.incidents import Transition
 from megatron_monitor.parsers.events import LogEvent
@@ -34,9 +33,9 @@ _SYMBOLS = {"firing": "!", "resolved": "+"}
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @json_option
-@click.option("--all", "everything", is_flag=True, help="Also what is only shown and told to nobody, such as late.")
+@click.option("--all", "everything", is_flag=True, help="Include incidents that are never sent, such as late.")
 @click.option(
-    "--after", type=DURATION, default="10s", show_default=True, help="Watch on for so long after the last line."
+    "--after", type=DURATION, default="10s", show_default=True, help="How long to keep judging after the last line."
 )
 @with_config
 def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float, given: ConfigOptions) -> None:
@@ -51,14 +50,18 @@ def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float
         for player, item in played(config, sources, after, written_at(files)):
             if isinstance(item, Transition):
                 if everything or not item.display_only:
-                    _say(player, item, as_json)
+                    _print_transition(player, item, as_json)
                 continue
             quarantined |= player.quarantined()
             if item.state.proven:
                 seen = True
-                _sum_up(player, item, as_json)
+                summary = player.summary(item)
+                if as_json:
+                    print_json({"summary": summary})
+                else:
+                    click.echo(f"= {summary['run']}: {', '.join(_sentence(summary))}")
             elif failure := item.state.attempt.failure:
-                unfinished = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
+                unfinished = f"; the last failure in {name} is {failure.failure}: {failure.message[:200]}"
     if quarantined:
         fail(*(f"{name} is quarantined: {why}" for name, why in quarantined.items()))
     if not seen:
@@ -70,10 +73,10 @@ def _entries(path: str, config: Config) -> Iterator[LogEvent]:
         with open_log(path) as stream:
             yield from dated_events(stream, config)
     except OSError as error:
-        say(f"{path}: {error.strerror or error}")
+        warn_of_file(f"{path}: {error.strerror or error}")
 
 
-def _say(player: Replay, transition: Transition, as_json: bool) -> None:
+def _print_transition(player: Replay, transition: Transition, as_json: bool) -> None:
     record = transition.to_json()
     record["time"] = player.time_of(transition.time)
     if as_json:
@@ -85,19 +88,11 @@ def _say(player: Replay, transition: Transition, as_json: bool) -> None:
     )
 
 
-def _sum_up(player: Replay, run: Run, as_json: bool) -> None:
-    summary: dict[str, Any] = player.summary(run)
-    if as_json:
-        print_json({"summary": summary})
-        return
-    click.echo(f"= {summary['run']}: {', '.join(_sentence(summary))}")
-
-
 def _sentence(summary: dict[str, Any]) -> Iterator[str]:
-    """A run in the words of people."""
+    """Yield the parts of a sentence that sums up a run."""
     state, last = summary["state"], summary.get("last_iteration")
     if state == "crashed" and not summary["failures"]:
-        state = "ended"  # as somebody wished
+        state = "ended"  # without a failure in the log: stopped on purpose
     where = "" if last is None else f" after iteration {last}"
     yield ("the log ends" if state == "open" else state) + where
     yield f"{summary['iterations']} iterations in {duration(summary['seconds'])}"
@@ -113,5 +108,5 @@ def _sentence(summary: dict[str, Any]) -> Iterator[str]:
         yield f"{summary['restarts']} restarts, {summary['lost_iterations']} iterations lost"
     counts = [f"{count} x {name}" for name, count in summary["incidents"].items()]
     yield f"incidents: {', '.join(counts)}" if counts else "no incident"
-    if stands := summary.get("slowdown"):
-        yield stands
+    if slowdown := summary.get("slowdown"):
+        yield slowdown

@@ -1,4 +1,4 @@
-"""`report`: the benchmark table of a folder of logs, one row a run."""
+"""`report`: print the benchmark table of a folder of logs, one row a run."""
 
 import sys
 from collections.abc import Callable
@@ -16,21 +16,19 @@ from megatron_monitor.reports.benchmark import SORTS, Benchmark, as_csv, as_json
 from megatron_monitor.reports.rows import Options, Row
 from megatron_monitor.scalars import one_line
 
-_FORMATS: dict[str, Callable[[Benchmark], str]] = {
-    "markdown": as_markdown, "csv": as_csv, "json": as_json
-}  # fmt: skip
+_FORMATS: dict[str, Callable[[Benchmark], str]] = {"markdown": as_markdown, "csv": as_csv, "json": as_json}
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="markdown", show_default=True,
-              help="How it is written.")  # fmt: skip
+              help="Format of the table.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="seconds", show_default=True, help="Best first.")
 @click.option("--baseline", metavar="RUN", help="Show each run's difference and scaling efficiency to this one.")
-@click.option("--iterations", type=POSITIVE, help="Days until so many iterations.")
-@click.option("--tokens", type=count, help="Days until so many tokens, e.g. 400B.")
-@click.option("--workers", type=POSITIVE, help="Processes that read; a core each where there is much to read.")
+@click.option("--iterations", type=POSITIVE, help="Show the days to this many iterations.")
+@click.option("--tokens", type=count, help="Show the days to this many tokens, e.g. 400B.")
+@click.option("--workers", type=POSITIVE, help="Processes that read; default: one a core for large archives.")
 @with_config
 def report(
     paths: tuple[str, ...], form: str, output: Path | None, sort: str, baseline: str | None, iterations: int | None,
@@ -65,7 +63,7 @@ def report(
 
 
 def _rows(config: Config, read: Read, workers: int | None) -> list[Row]:
-    """The rows of all runs; what a person should know goes to standard error."""
+    """Return the rows of all runs; print problems on standard error."""
     tasks, rows = tasks_of(config), list[Row]()
     if not tasks:
         patterns = (masked_path(pattern) for watch in config.runs for pattern in watch.paths)
@@ -77,23 +75,23 @@ def _rows(config: Config, read: Read, workers: int | None) -> list[Row]:
 
 
 _FIRST = ("Run", "Sec/it", "TFLOPs", "Iterations", "Samples/s", "Diff", "GPUs", "GBS", "Mem", "TP", "PP", "DP")
-_NAME = 32  # columns of a run's name that others make room for
+_NAME_WIDTH = 32  # columns reserved for a run's name before other columns are chosen
 
 
 def show_on_terminal(found: Benchmark) -> None:
-    """A table that fits: the columns that matter most of those that have room, and which have none; notes below."""
-    from megatron_monitor.commands.tables import fitting, grid, show, width  # rich is loaded where it is needed
+    """Print the most important columns that fit, the names of those that do not, and the notes."""
+    from megatron_monitor.commands.tables import fitting, grid, show, width  # loads rich
 
     if not found.rows:
         return
     whole = table(found).filled()
     whole = whole.only([place for place, header in enumerate(whole.headers) if header != "Notes"])
     widths = [max(map(len, (header, *cells))) for header, cells in zip(whole.headers, whole.columns(), strict=True)]
-    widths[0] = min(widths[0], _NAME)
+    widths[0] = min(widths[0], _NAME_WIDTH)
     shown = whole.only(fitting(whole.headers, widths, _FIRST, width()))
     show(grid(shown.headers, shown.rows, shown.numeric()))
     if missing := ", ".join(header for header in whole.headers if header not in shown.headers):
-        click.echo(f"No room here for {missing}.")
+        click.echo(f"Too narrow for these columns: {missing}.")
     click.echo()
     for text in (*(f"{row.run}: {note}" for row in found.rows for note in row.notes), *found.warnings):
         click.echo(one_line(text))

@@ -1,4 +1,4 @@
-"""`run`: the daemon; `run --once`: read to the end and print the metrics."""
+"""`run`: start the daemon; `run --once`: read the logs to the end and print the metrics."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from megatron_monitor.commands.arguments import ConfigOptions, fail, say, spooled, with_config
+from megatron_monitor.commands.arguments import ConfigOptions, fail, spooled, warn_of_file, with_config
 from megatron_monitor.config import Config
 from megatron_monitor.scalars import one_line
 
@@ -22,9 +22,9 @@ _log = logging.getLogger(__name__)
 @click.argument("paths", nargs=-1, metavar="[PATH_OR_GLOB]...")
 @with_config
 @click.option("--listen", help="Address of the page and the metrics, e.g. 0.0.0.0:9843.")
-@click.option("--name", help="PATHs are one run of this name, whatever characters it has (a job's name).")
-@click.option("--once", is_flag=True, help="Read to the end, print the /metrics page, exit.")
-@click.option("--receive", is_flag=True, help="Start `receive` with the same configuration, too.")
+@click.option("--name", help="Follow all PATHs as one run of this name.")
+@click.option("--once", is_flag=True, help="Read the logs to the end, print the metrics, exit.")
+@click.option("--receive", is_flag=True, help="Also start `receive` with the same configuration.")
 def run(
     paths: tuple[str, ...], given: ConfigOptions, listen: str | None, name: str | None, once: bool, receive: bool
 ) -> None:
@@ -39,7 +39,7 @@ def run(
     """
     if listen is not None:
         given = given._replace(overrides=(*given.overrides, f"listen={listen}"))
-    if name is not None:  # what of it can be a run's name; a job may be called anything
+    if name is not None:  # a job's name may hold characters that a run's name may not
         name = "".join(char if char.isprintable() else "_" for char in name).strip()[:200].strip() or None
     with spooled(paths) if once else nullcontext(paths) as files:
         _run(given, files, name, once=once, receive=receive)
@@ -48,7 +48,7 @@ def run(
 def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once: bool, receive: bool) -> None:
     config = given.configured(paths, name)
     if config.empty or (once and not config.runs):
-        fail("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", code=2)
+        fail("nothing to follow: give a PATH, or set `runs` in the configuration (see config.yaml)", code=2)
     start_logging(config)
     if config.formats:
         from megatron_monitor.parsers.samples import claims
@@ -60,10 +60,10 @@ def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once
 
         page, problems, unreadable = metrics_page(config)
         for problem in problems:
-            say(problem)
+            warn_of_file(problem)
         click.echo(page, nl=False)
         sys.exit(1 if unreadable else 0)
-    from megatron_monitor.daemon import StartError, serve  # a single reading needs no server, no waker and no notifier
+    from megatron_monitor.daemon import StartError, serve  # slow to import; --once needs none of it
 
     try:
         with _receiver(given, config) if receive else nullcontext():
@@ -75,23 +75,23 @@ def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once
 def _receiver(given: ConfigOptions, config: Config) -> "Child":
     if config.receiver.listen is None:
         fail("--receive: set receiver.listen, for example to 0.0.0.0:9844", code=2)
-    own = [*(("--config", str(given.file)) if given.file is not None else ())]
-    own += [part for override in given.overrides for part in ("--set", override)]
+    arguments = ["--config", str(given.file)] if given.file is not None else []
+    arguments += [part for override in given.overrides for part in ("--set", override)]
     from megatron_monitor.system.child import Child
 
-    return Child([sys.executable, "-m", "megatron_monitor", "receive", *own, "--parent", str(os.getpid())])
+    return Child([sys.executable, "-m", "megatron_monitor", "receive", *arguments, "--parent", str(os.getpid())])
 
 
 class _OneLine(logging.Formatter):
-    """A record is a line: a file's name, or what a log holds, begins none and commands no terminal."""
+    """A formatter that escapes line ends and terminal control characters, which file names and logs may hold."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """Without the traceback, which is ours and has lines."""
+        """Return the message on one line; a traceback keeps its lines."""
         return one_line(super().formatMessage(record))
 
 
 def start_logging(config: Config) -> None:
-    """key=value lines on standard error."""
+    """Log to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
     logging.basicConfig(level=getattr(logging, config.log_level.upper()), handlers=[handler])

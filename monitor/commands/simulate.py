@@ -1,4 +1,4 @@
-"""`simulate`: a synthetic log with faults, live or at once."""
+"""`simulate`: write a synthetic log with faults, live or at once."""
 
 import contextlib
 import sys
@@ -14,11 +14,11 @@ _LISTED = "\n".join(f"  {kind:<22} {text}" for kind, text in sorted(FAULTS.items
 
 
 @click.command(epilog=f"\b\nFaults:\n{_LISTED}")
-@click.option("--fault", "kinds", multiple=True, metavar="KIND[@ITERATION]", help="A fault; half way if no iteration.")
+@click.option("--fault", "kinds", multiple=True, metavar="KIND[@ITERATION]", help="Add a fault; default: half way.")
 @click.option("--dialect", type=click.Choice(sorted(PROGRAMS)), default="bigscience", show_default=True)
 @click.option("--iterations", type=click.IntRange(1), default=500, show_default=True)
-@click.option("--seconds-per-iteration", type=click.FloatRange(0, min_open=True), default=None, help="Log seconds.")
-@click.option("--timers", is_flag=True, help="Print timers, as Megatron with --timing-log-level 2.")
+@click.option("--seconds-per-iteration", type=click.FloatRange(0, min_open=True), default=None, help="As logged.")
+@click.option("--timers", is_flag=True, help="Print timers like Megatron with --timing-log-level 2.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=None, help="Play live, this much faster.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
@@ -43,7 +43,7 @@ def simulate(
 
 
 def scenario_of(kinds: tuple[str, ...], dialect: str, iterations: int, seconds: float | None, seed: int) -> Scenario:
-    """The scenario that the options name; a wrong one is a usage error that lists the right ones."""
+    """Return the scenario for the options; an unknown fault is a usage error that lists the valid ones."""
     try:
         faults = tuple(_fault(kind, iterations) for kind in kinds)
     except ValueError as error:
@@ -56,7 +56,7 @@ def _fault(text: str, iterations: int) -> Fault:
     kind, _, at = text.partition("@")
     fault = Fault(kind, at=iterations // 2)
     if at and not (at.isascii() and at.isdigit() and len(at) < 19):
-        raise ValueError(f"{at!r} is no iteration")
+        raise ValueError(f"{at!r} is not an iteration")
     if at and int(at) > iterations:
         raise ValueError(f"{text}: the training has {iterations} iterations; see --iterations")
     return replace(fault, at=int(at)) if at else fault

@@ -1,4 +1,4 @@
-"""Tables on standard output, drawn by rich: coloured and as wide as it is on a terminal, plain and whole elsewhere."""
+"""Tables on standard output: fitted to a terminal in colour, or plain at full width for files and pipes."""
 
 import io
 import sys
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from megatron_monitor.scalars import one_line
 
-UNBOUNDED = 100_000  # columns of a file or a pipe
+UNBOUNDED = 100_000  # columns for a file or a pipe
 
 Cell: TypeAlias = str | Text
 
@@ -24,10 +24,9 @@ def grid(
     styles: Iterable[str] = repeat(""),
     gap: int = 2,
 ) -> Table:
-    """A table without lines. `right`: which columns stand to the right; `styles`: of the rows; `gap`: blanks between
-    two columns. Where it is wider than the terminal its texts are wrapped, the widest column's first; nothing is cut.
+    """Return a table without rules; texts that are too wide are wrapped, and control characters are escaped.
 
-    Characters of a text that would command the terminal are escaped.
+    `right` marks right-aligned columns, `styles` gives each row's style, `gap` the blanks between two columns.
     """
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
     for header, figures in zip(headers, right, strict=True):
@@ -39,9 +38,9 @@ def grid(
 
 
 def fitting(headers: Sequence[str], widths: Sequence[int], first: Sequence[str], room: int, gap: int = 2) -> list[int]:
-    """Places of the columns that have room beside each other, in their order; those named `first` go before others."""
+    """Return the indexes of the columns that fit into `room`; columns named in `first` are chosen before others."""
     kept = []
-    for name in sorted(headers, key=lambda one: (*first, one).index(one)):
+    for name in sorted(headers, key=lambda header: (*first, header).index(header)):
         place = headers.index(name)
         room -= widths[place] + gap
         if room + gap < 0:
@@ -51,7 +50,7 @@ def fitting(headers: Sequence[str], widths: Sequence[int], first: Sequence[str],
 
 
 def width() -> int:
-    """Columns of the terminal, or of a file or a pipe."""
+    """Return the number of columns of standard output."""
     return Console().width if sys.stdout.isatty() else UNBOUNDED
 
 

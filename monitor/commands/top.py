@@ -1,4 +1,4 @@
-"""`top`: all runs in a terminal, those that need a look first, from files or from a daemon."""
+"""`top`: show all runs in a terminal, the most severe incidents first, from a daemon or from logs."""
 
 import logging
 import re
@@ -31,28 +31,28 @@ from megatron_monitor.system.clock import SystemClock
 _HOST_AND_PORT = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 
 Run = dict[str, Any]
-"""One run as the API gives it."""
+"""One run in the API's JSON form."""
 
 
 class TopView(NamedTuple):
-    """What is shown: the runs, and the clock of whoever judged them (Unix seconds)."""
+    """The runs to show, and the time at which they were judged (Unix seconds)."""
 
     at: float
     runs: list[Run]
 
 
-Look = Callable[[float], TopView]
-"""Wait up to so many seconds, and give what there is then."""
+Refresh = Callable[[float], TopView]
+"""Wait up to this many seconds, then return the current view."""
 
 
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[PATH|URL]...")
 @with_config
 @json_option
-@click.option("--once", is_flag=True, help="Show once and exit; so it does where standard output is no terminal.")
-@click.option("--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between two looks.")
+@click.option("--once", is_flag=True, help="Show once and exit; the default without a terminal.")
+@click.option("--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between updates.")
 def top(targets: tuple[str, ...], given: ConfigOptions, as_json: bool, once: bool, every: float) -> None:
-    r"""Show all runs in the terminal, those that need a look first: from a daemon, or straight from logs.
+    r"""Show all runs in the terminal, the most severe incidents first: from a daemon, or straight from logs.
 
     \b
     Examples:
@@ -61,13 +61,13 @@ def top(targets: tuple[str, ...], given: ConfigOptions, as_json: bool, once: boo
       megatron-monitor top '/logs/**/*.out'           no daemon needed
       megatron-monitor top --json | jq '.runs[] | select(.state == "hung") | .run'
     """
-    logging.basicConfig(handlers=[logging.NullHandler()])  # the screen shows what cannot be read
+    logging.basicConfig(handlers=[logging.NullHandler()])  # log lines would disturb the screen
     once = once or as_json or not sys.stdout.isatty()
     try:
-        with _source(targets, given, once) as (look, where):
+        with _source(targets, given, once) as (refresh, where):
             if not once:
-                _watch(look, where, every)
-            view = look(0.0)
+                _watch(refresh, where, every)
+            view = refresh(0.0)
             if as_json:
                 print_json({"at": view.at, "runs": in_order(view.runs)})
             else:
@@ -75,17 +75,17 @@ def top(targets: tuple[str, ...], given: ConfigOptions, as_json: bool, once: boo
     except DaemonError as error:
         fail(error)
     except (KeyboardInterrupt, BrokenPipeError):
-        sys.stderr.close()  # nothing more to say, nor for the interpreter as it ends
+        sys.stderr.close()  # no error from the interpreter at exit
 
 
-def _watch(look: Look, where: str, every: float) -> NoReturn:
-    view, problem = look(0.0), ""
+def _watch(refresh: Refresh, where: str, every: float) -> NoReturn:
+    view, problem = refresh(0.0), ""
     with Live(screen=True, auto_refresh=False) as live:
         while True:
             size = live.console.size
             live.update(screen(view, where, size.width, size.height, problem), refresh=True)
             try:
-                view, problem = look(every), ""
+                view, problem = refresh(every), ""
             except DaemonError as error:
                 problem = str(error)
 
@@ -94,17 +94,17 @@ def _watch(look: Look, where: str, every: float) -> NoReturn:
 
 
 @contextmanager
-def _source(targets: tuple[str, ...], given: ConfigOptions, once: bool) -> Iterator[tuple[Look, str]]:
+def _source(targets: tuple[str, ...], given: ConfigOptions, once: bool) -> Iterator[tuple[Refresh, str]]:
     addresses = [target for target in targets if _is_address(target)]
     if addresses and (len(targets) > 1 or given != ConfigOptions()):
-        raise click.UsageError("give one URL alone, or paths with their settings: a daemon has its own")
+        raise click.UsageError("give one URL without --config and --set, or paths: a daemon has its own settings")
     if addresses or (not targets and given.file is None):
         address = addresses[0] if addresses else DEFAULT
-        yield partial(_asked, address), without_password(address)
+        yield partial(_from_daemon, address), without_password(address)
         return
     config = given.configured(targets)
     if once:
-        yield lambda _: _finished(config), "read to the end"
+        yield lambda _: _from_finished_logs(config), "read to the end"
         return
     live = LiveCore(config)
     live.start()
@@ -124,18 +124,18 @@ def _view(snapshot: Snapshot) -> TopView:
     return TopView(snapshot.at, [run.page for run in snapshot.runs])
 
 
-def _finished(config: Config) -> TopView:
-    core, found, problems = read_runs(config, Options(config.gpu_peak_tflops), SystemClock())
+def _from_finished_logs(config: Config) -> TopView:
+    core, states_and_rows, problems = read_runs(config, Options(config.gpu_peak_tflops), SystemClock())
     warn(*problems)
-    if not found:
+    if not states_and_rows:
         raise DaemonError("no training run found")
     at, runs = _view(core.snapshot(SystemClock().wall()))
-    rows = {row.run: row for _, row in found}
-    return TopView(at, [_as_reported(run, rows.get(run["run"])) for run in runs])
+    rows = {row.run: row for _, row in states_and_rows}
+    return TopView(at, [_with_report_figures(run, rows.get(run["run"])) for run in runs])
 
 
-def _as_reported(run: Run, row: Row | None) -> Run:
-    """A log that was read to its end shows the figures of `report`: medians of the run, not its last iteration's."""
+def _with_report_figures(run: Run, row: Row | None) -> Run:
+    """Replace the last iteration's figures by the medians that `report` shows."""
     if row is None:
         return run
     figures = {
@@ -145,14 +145,13 @@ def _as_reported(run: Run, row: Row | None) -> Run:
     return {**run, **{name: value for name, value in figures.items() if value is not None}}
 
 
-def _asked(address: str, seconds: float) -> TopView:
-    """By the API. A first failure is a DaemonError, a later one too: the caller knows what it last saw."""
+def _from_daemon(address: str, seconds: float) -> TopView:
     SystemClock().sleep(seconds)
     value = ask(address, "/api/v1/runs", "; name a URL, or the logs themselves")
     try:
         return TopView(float(value["at"]), [dict(run) for run in value["runs"]])
     except (KeyError, TypeError) as error:
-        raise DaemonError(f"{without_password(address)} is no megatron-monitor of this version") from error
+        raise DaemonError(f"{without_password(address)} is not a megatron-monitor of this version") from error
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------
@@ -162,13 +161,13 @@ _STYLES = {
     "critical": "bold red", "warning": "yellow", "bad": "bold red", "warn": "yellow",
 }  # fmt: skip
 _RANK = {"critical": 0, "warning": 1, "info": 2}
-_WIDE = 104  # columns of a terminal from which the state's note has room
-_NAME = 12  # columns of a name for which others go without
-_INCIDENTS = 20  # shown one by one; on a screen that refreshes, so many that the table keeps half of it
+_MIN_WIDTH_FOR_NOTES = 104  # columns of the terminal
+_NAME_WIDTH = 12  # columns reserved for a run's name before other columns are chosen
+_MAX_INCIDENTS = 20
 
 
 def in_order(runs: Iterable[Run]) -> list[Run]:
-    """Those that need a look first, then by name."""
+    """Sort runs by their most severe incident, then by name."""
     return sorted(runs, key=lambda run: (min(map(_rank, run["incidents"]), default=3), run["run"]))
 
 
@@ -177,20 +176,20 @@ def _rank(incident: dict[str, Any]) -> int:
 
 
 def screen(view: TopView, where: str, width: int, height: int | None = None, problem: str = "") -> RenderableType:
-    """Counts, the table and the open incidents. With a height no more of them than have room, and how many have not."""
+    """Return the counts of states, the table and the open incidents, cut to `height` lines if that is given."""
     runs = in_order(view.runs)
     states = ", ".join(f"{count} {state}" for state, count in sorted(Counter(run["state"] for run in runs).items()))
     head = Text(f"{instant(view.at)}  {states or 'no training run seen yet'}  ", style="bold", no_wrap=True)
     parts: list[RenderableType] = [head.append(clean_label(where), style="dim")]
     if problem:
-        parts.append(Text(f"▲ figures are old: {clean_label(problem)}", style="yellow"))
+        parts.append(Text(f"▲ not updated: {clean_label(problem)}", style="yellow"))
     incidents = sorted((item for run in runs for item in run["incidents"]), key=_rank)
-    figure = incidents[: _INCIDENTS if height is None else min(_INCIDENTS, height // 6)]  # three lines each
-    room = len(runs) if height is None else max(1, height - len(parts) - 3 * len(figure) - 3)
+    listed = incidents[: _MAX_INCIDENTS if height is None else min(_MAX_INCIDENTS, height // 6)]  # 3 lines each: half
+    room = len(runs) if height is None else max(1, height - len(parts) - 3 * len(listed) - 3)
     if runs:
         parts.append(_table(runs[:room], view.at, width))
-    parts += [_incident(item, view.at) for item in figure]
-    hidden = ((len(runs) - room, "runs"), (len(incidents) - len(figure), "incidents"))
+    parts += [_incident(item, view.at) for item in listed]
+    hidden = ((len(runs) - room, "runs"), (len(incidents) - len(listed), "incidents"))
     parts += [Text(f"and {count} {things} more", style="dim") for count, things in hidden if count > 0]
     return Group(*parts)
 
@@ -207,22 +206,22 @@ _FIGURES = {
     "TFLOPs": "tflops", "MFU": "mfu", "Samples/s": "samples_per_second", "Loss": "lm_loss", "Scale": "loss_scale",
     "Memory": "max_memory_bytes", "Silent": "progress_at", "Ends in": "eta", "At risk": "at_risk_seconds",
 }  # fmt: skip
-"""Heading -> key of the run's figures in words."""
+"""Heading -> key in the result of `figures`."""
 _FIRST = ("Run", "State", "Iteration", "s/it", "vs normal", "Silent", "Loss", "Done", "Ends in", "TFLOPs", "At risk")
 
 
 def _table(runs: Sequence[Run], now: float, width: int) -> Table:
-    """A line a run: the columns that have room, and of a long name its end."""
+    """Return a table with one line a run: the columns that fit; a long name is cut at its start."""
     headers = ["Run", "State", *_FIGURES]
     lines: list[list[Text]] = []
     for run in runs:
         iteration, total = run.get("iteration"), run.get("train_iterations")
         done = percent(iteration / total) if iteration is not None and total else DASH
         shown = figures(run, now) | {"done": Figure(done), "mfu": Figure(percent(run.get("mfu")))}
-        state = _state(run, shown["state"], noted=width >= _WIDE)
+        state = _state(run, shown["state"], noted=width >= _MIN_WIDTH_FOR_NOTES)
         lines.append([Text(clean_label(run["run"])), state, *(_cell(shown[key]) for key in _FIGURES.values())])
     widths = [max(map(len, column)) for column in zip(headers, *lines, strict=True)]
-    widths[0] = min(widths[0], _NAME)
+    widths[0] = min(widths[0], _NAME_WIDTH)
     kept = fitting(headers, widths, _FIRST, width, gap=1)
     room = width - sum(widths[place] + 1 for place in kept if place)
     for line in lines:
@@ -237,6 +236,6 @@ def _cell(figure: Figure) -> Text:
 
 
 def _state(run: Run, shown: Figure, *, noted: bool) -> Text:
-    """The state, and where there is room what it says beside it: the phase, or why it crashed."""
+    """Return the state and, if `noted`, its note: the phase, or why the run crashed."""
     text = Text(shown.text, style=_STYLES.get(shown.tone) or _STYLES.get(run["state"], ""))
     return text.append(f" {clean_label(shown.note)}", style="dim") if noted and shown.note else text

@@ -118,7 +118,7 @@ def test_what_it_refuses() -> None:
     for arguments, said in (
         (["--to", "http://x", "--label", "run", "a"], "--label run: expected NAME=VALUE"),
         (["--to", "x:1", "a"], "expected an http"),
-        (["--to", "http://x", "--user", "u", "a"], "belong together"),
+        (["--to", "http://x", "--user", "u", "a"], "give both or neither"),
         (["--to", "http://x", "--user", "u", "--password-file", "p", "--token-file", "t", "a"], "one of them"),
     ):
         done = CliRunner().invoke(command("forward"), arguments)

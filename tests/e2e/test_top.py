@@ -75,7 +75,7 @@ def test_a_terminal_follows_a_daemon(start: Start, tmp_path: Path) -> None:
             stream.write(line(50))
         terminal.wait("5.0 %")
         daemon.kill()
-        terminal.wait("figures are old")
+        terminal.wait("not updated")
         assert terminal.quit() == 0
     finally:
         terminal.close()

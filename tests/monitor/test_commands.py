@@ -47,8 +47,8 @@ def test_explain_says_what_read_a_line_and_why_none_did() -> None:
     found = invoke("explain", "9: [default3]:" + LINE).stdout
     assert '"task": 9' in found
     assert '"iteration": 7' in found
-    assert "no literal" in invoke("explain", "hello world").stdout
-    assert "none of them knows" in invoke("explain", "the last iteration 5 was good").stdout
+    assert "no text that" in invoke("explain", "hello world").stdout
+    assert "none reads this line" in invoke("explain", "the last iteration 5 was good").stdout
     assert invoke("explain", stdin=LINE + "\nhello\n").stdout.count("\n") == 2
 
 

@@ -49,7 +49,7 @@ def test_a_sites_own_lines_are_read(config: Path, tmp_path: Path) -> None:
     """Every command that takes a configuration reads them; its samples run in check-config."""
     code, out = run("check-config", str(config))
     assert code == 0
-    assert "format ours: its 1 samples give what they say" in out
+    assert "format ours: all 1 samples give the expected events" in out
     lines = [
         f"2026-01-01 10:{n // 4:02}:{n % 4 * 15:02} | upd {n}/50; ce={3 - n / 50}; sec=15.0\n" for n in range(1, 51)
     ]

@@ -74,7 +74,7 @@ def test_what_failed_without_any_training_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(failed)
     result = command("replay", tmp_path / "a.log", code=1)
     assert "no training line" in result.stderr
-    assert "what failed last in a is python_exception: ValueError: no data" in result.stderr
+    assert "the last failure in a is python_exception: ValueError: no data" in result.stderr
 
 
 def test_what_stands_before_the_first_time_gets_it() -> None:

@@ -110,5 +110,5 @@ def test_an_unknown_fault_is_refused() -> None:
 def test_a_fault_beyond_the_end_is_refused(fault: str) -> None:
     """With the number of iterations that there are."""
     done = command("simulate", "--fault", fault, code=2)
-    assert "500 iterations" in done.stderr or "is no iteration" in done.stderr
+    assert "500 iterations" in done.stderr or "is not an iteration" in done.stderr
     command("simulate", "--fault", "hang@20", "--iterations", "20")

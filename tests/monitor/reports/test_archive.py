@@ -42,7 +42,7 @@ def archive(tmp_path: Path) -> Path:
 def test_the_rows_do_not_depend_on_the_tasks(archive: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     """One task a file or one for all: even a job's streams that lie apart are one run."""
     whole = command("report", archive, "--format", form)
-    monkeypatch.setattr(readers, "_FILES", 1)
+    monkeypatch.setattr(readers, "_MAX_TASK_FILES", 1)
     result = command("report", archive, "--format", form)
     assert result.stdout == whole.stdout
     assert result.stdout.count("trainer") > 0
@@ -53,7 +53,7 @@ def test_the_rows_do_not_depend_on_the_tasks(archive: Path, monkeypatch: pytest.
 
 def test_files_of_one_run_or_one_inode_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though a task holds but one file."""
-    monkeypatch.setattr(readers, "_FILES", 1)
+    monkeypatch.setattr(readers, "_MAX_TASK_FILES", 1)
     log(tmp_path / "a/main_log.txt", 9)
     (tmp_path / "b").mkdir()
     os.link(tmp_path / "a/main_log.txt", tmp_path / "b/main_log.txt")
@@ -89,7 +89,7 @@ def test_a_killed_worker_loses_no_task_and_a_task_that_kills_is_named(tmp_path: 
     found = sorted(
         problem for one in read_archive(tasks, partial(_dies_once, tmp_path / "x"), 2) for problem in one.problems
     )
-    assert found == ["bad: the process that read it was killed, perhaps for want of memory", "one", "two"]
+    assert found == ["bad: the process that read this was killed, perhaps because memory ran out", "one", "two"]
 
 
 def test_one_run_for_a_notebook(archive: Path) -> None:

@@ -41,7 +41,7 @@ def test_it_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None
     assert lines[0].split()[0] == "Run"
     assert {"Sec/it", "TFLOPs", "Iterations"} <= set(lines[0].split())
     assert lines[1].split()[-1] == "7"
-    assert ("No room here for" in text) == (width < 200)
+    assert ("Too narrow for these columns" in text) == (width < 200)
     assert ("MBS" in lines[0]) == (width == 200)
     assert "which is long OOM at iteration 7 of 9" in text
     assert "\x1b" not in text
