@@ -1,9 +1,7 @@
-"""What the log tells of an attempt's end: an event becomes a row of evidence, kept in the attempt until a step passes
-it.
+"""Turns events about an attempt's end into evidence, which the attempt keeps until a later step refutes it.
 
-A step that comes within one usual interval may have been on its way when something failed: another rank's line, a
-buffer. It does not prove that the attempt lives, the next one does. Nothing here decides how an attempt ended:
-ending.py.
+A step within one usual interval after a failure may have been delayed, as another rank's line or by a buffer. It does
+not prove that the attempt continues; the next step does. ending.py decides how an attempt ended.
 """
 
 import math
@@ -31,18 +29,18 @@ from megatron_monitor.run.records import EventContext
 from megatron_monitor.run.restarts import count_failure, enter
 from megatron_monitor.run.state import Attempt, RunState
 
-_ACROSS = 3.0  # seconds that another host's lines are seen late (acregmin of an NFS client): less than a crash waits
-_KEPT = 64  # rows of an attempt; as many of ranks whose watchdogs gave up
+_ACROSS = 3.0  # seconds by which lines of another host are late (acregmin of an NFS client): less than a crash waits
+_KEPT = 64  # evidence of an attempt, and as much again of watchdogs
 _SKIPPED_FIELDS = {"at", "message", "line", "logged_at", "after", "count", "stream"}
 _WHAT = attrgetter(*(each.name for each in fields(Evidence) if each.name not in _SKIPPED_FIELDS))
-"""What a row says, whatever its words."""
+"""The facts of a piece of evidence without its texts: equal facts are kept once."""
 
 
 def _of_failure(event: FailureSeen, at: float, text: str, after: int) -> Iterator[Evidence]:
     cancelled = event.notice in ("job_cancelled", "step_cancelled")
     yield Evidence(
         "failure", at, event.failure, event.message, text, event.fatal, event.consequence, event.rank,
-        # the daemon that writes that the job was cancelled runs on its first node, seldom the one that failed
+        # the daemon that reports the cancelled job runs on its first node, which is seldom the failed one
         None if cancelled and event.failure == "node_failure" else event.node,
         event.logged_at, event.exit_code, event.by, event.notice,
         pattern=event.pattern is not None, raised=event.raised, after=after,
@@ -50,7 +48,7 @@ def _of_failure(event: FailureSeen, at: float, text: str, after: int) -> Iterato
 
 
 def _of_watchdog(event: WatchdogTimedOut, at: float, text: str, after: int) -> Iterator[Evidence]:
-    """A NCCL watchdog gave up: the collective hung. Ranks are counted, not lines."""
+    """Yield the evidence of a NCCL watchdog time-out: a collective hung."""
     waited = f" after {event.waited_seconds:.0f} s" if event.waited_seconds else ""
     message = f"NCCL watchdog: {event.operation or 'a collective'} timed out{waited}"
     yield Evidence(
@@ -60,10 +58,10 @@ def _of_watchdog(event: WatchdogTimedOut, at: float, text: str, after: int) -> I
 
 
 def _of_traceback(event: TracebackSeen, at: float, text: str, after: int) -> Iterator[Evidence]:
-    """One alone ends nothing: it may be caught, or a bystander's. It names the cause if the end follows.
+    """Yield the evidence of a traceback. It is the cause if an end follows; by itself it may have been caught.
 
-    One that begins in no function was caught by nobody: its process has ended. Risk left: a handler in the main module
-    prints one like it and goes on; the next steps tell.
+    A traceback that begins outside any function was not caught: its process has ended. Remaining risk: a handler in the
+    main module prints such a traceback and continues; later steps show that.
     """
     message = f"{event.exception}: {event.message}" if event.message else event.exception
     origin: dict[str, Any] = {"rank": event.rank, "node": event.node, "logged_at": event.logged_at, "after": after}
@@ -74,7 +72,7 @@ def _of_traceback(event: TracebackSeen, at: float, text: str, after: int) -> Ite
         if event.signal is None:
             yield ended
             return
-        failure = event.failure or "killed"  # torchrun's agent was told to end
+        failure = event.failure or "killed"  # torchrun's agent received a signal
         yield Evidence("failure", at, failure, message, text, True, by="launcher", **origin)
         yield ended
         return
@@ -87,7 +85,7 @@ def _of_traceback(event: TracebackSeen, at: float, text: str, after: int) -> Ite
 
 
 def _of_exit(event: ProcessExited, at: float, text: str, after: int) -> Iterator[Evidence]:
-    """A launcher saw a process end."""
+    """Yield the evidence of a process end that a launcher reports."""
     code = "badly" if event.exit_code is None else f"with exit code {event.exit_code}"
     message = f"{'the attempt' if event.attempt else 'a process'} ended {code}"
     yield Evidence(
@@ -97,12 +95,12 @@ def _of_exit(event: ProcessExited, at: float, text: str, after: int) -> Iterator
 
 
 def _of_termination(event: ProcessTerminated, at: float, text: str, after: int) -> Iterator[Evidence]:
-    """A launcher ended the other processes, or the program takes its leave: the run is over, whatever the reason."""
+    """Yield the evidence of a launcher that terminates the other processes, or of a process that is leaving."""
     yield Evidence("left" if event.by_itself else "terminated", at, line=text, after=after)
 
 
 def _of_end(event: ProgramExited | TrainerSummary, at: float, text: str, after: int) -> Iterator[Evidence]:
-    """The training loop ended by itself, or as a signal asked it to: another rank may have died before."""
+    """Yield the evidence of a training loop that ended by itself or as a signal requested."""
     asked = isinstance(event, ProgramExited) and event.reason == "signal"
     yield Evidence("orderly" if asked else "finished", at, line=text, after=after)
 
@@ -118,11 +116,11 @@ _OF: dict[type[Event], _Rows] = {
     TrainerSummary: _of_end,
 }
 EVENTS = frozenset(_OF)
-"""What is evidence of an end."""
+"""Events that are evidence of an end."""
 
 
 def fold_evidence(state: RunState, event: Event, context: EventContext) -> bool:
-    """An event of `EVENTS`. Whether it was progress: of a training that ends as it should."""
+    """Apply an event of `EVENTS`. Return True if it is progress of a training that ends as planned."""
     attempt = state.attempt
     if isinstance(event, WatchdogTimedOut):
         note_collective(state, event)
@@ -132,7 +130,7 @@ def fold_evidence(state: RunState, event: Event, context: EventContext) -> bool:
     rows = list(_OF[type(event)](event, context.at, context.entry.text, attempt.iterations))
     if (not state.proven or attempt.foreign) and isinstance(event, ProcessExited) and event.tasks == "0":
         rows = [replace(row, helper=True) for row in rows]  # a step of one task may have prepared the job
-    weigh(state, context.at, anew=True in [keep(attempt, replace(row, stream=context.source)) for row in rows])
+    conclude(state, context.at, changed=True in [keep(attempt, replace(row, stream=context.source)) for row in rows])
     if isinstance(event, ProgramExited | TrainerSummary):
         attempt.setup_events.clear()
         return attempt.phase == "finished"
@@ -143,23 +141,24 @@ def fold_evidence(state: RunState, event: Event, context: EventContext) -> bool:
 
 
 def fold_done(state: RunState, at: float, stream: str = "") -> None:
-    """The training loop says that it is done."""
+    """Apply the report of the training loop that it is done."""
     keep(state.attempt, Evidence("done", at, after=state.attempt.iterations, stream=stream))
-    weigh(state, at)
+    conclude(state, at)
 
 
 def fold_left(state: RunState, context: EventContext) -> None:
-    """The attempt's process has left, for another one of its stream begins."""
+    """The attempt's process has ended, because another one begins in its stream."""
     keep(
         state.attempt, Evidence("left", context.at, attempt=True, after=state.attempt.iterations, stream=context.source)
     )
-    weigh(state, context.at)
+    conclude(state, context.at)
     state.proven, state.live = True, state.live or context.live
 
 
-def goes_on(state: RunState, context: EventContext) -> bool:
-    """Whether a line of the set-up says that the attempt lives, whatever failed: other ranks' lines of the same moment
-    do not, nor does one that may have been written before.
+def proves_life(state: RunState, context: EventContext) -> bool:
+    """Return True if a line of the set-up shows that the attempt continues after a failure.
+
+    A line of another rank within the same moment does not show that, nor a line that may have been written before.
     """
     found = state.attempt.ending
     if found.since is None:
@@ -171,8 +170,9 @@ def goes_on(state: RunState, context: EventContext) -> bool:
 
 
 def keep(attempt: Attempt, row: Evidence) -> bool:
-    """One row more. Of equal ones the earliest stands for all; of too many the one that says least goes. Whether the
-    ending may be another one now: of what is no end it does not matter how often it was told.
+    """Add a piece of evidence. Of equal ones the earliest is kept; of too many the weakest is dropped.
+
+    Return True if the ending may change.
     """
     rows, what = attempt.evidence, _WHAT(row)
     for place, known in enumerate(rows):
@@ -187,39 +187,39 @@ def keep(attempt: Attempt, row: Evidence) -> bool:
     return True
 
 
-def weigh(state: RunState, at: float, *, anew: bool = True) -> None:
-    """Work out the ending anew, where the evidence has changed, and what follows of it."""
+def conclude(state: RunState, at: float, *, changed: bool = True) -> None:
+    """Recompute the ending if the evidence has changed (`changed`), and enter its phase."""
     attempt = state.attempt
     before = attempt.ending.state
-    if anew:
+    if changed:
         attempt.ending = ending(attempt.evidence, all_done=attempt.training_done, processes=_processes(attempt))
     found = attempt.ending
     if found.state == "crashed":
-        attempt.setup_events.clear()  # what is said of a set-up from here on is the next attempt's
+        attempt.setup_events.clear()  # later set-up events belong to the next attempt
         freeze_node_list(attempt)
     if found.state in ENDED or (found.state == "exiting" and before != "exiting"):
         enter(state, found.state, at)
 
 
 def _processes(attempt: Attempt) -> int | None:
-    """Processes whose ends the log will tell: those of the launchers that write to it, else all."""
+    """Return the number of processes with a reported end: those of the launchers in the log, or else all."""
     each = attempt.topology.processes_per_node
     launchers = sum(kind.startswith(LAUNCHER) for kind in attempt.boundaries)
     return launchers * each if launchers and each else attempt.topology.world_size or each
 
 
 def confirm(state: RunState, at: float) -> None:
-    """The loop would have gone on by now: what failed was not caught."""
+    """Confirm a crash: by now the loop would have continued, so the failure was not caught."""
     if state.attempt.phase != "crashed":
         return
     if not state.attempt.ending.certain:
         keep(state.attempt, Evidence("silence", at))
-        weigh(state, at)
+        conclude(state, at)
     count_failure(state)
 
 
 def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
-    """A run whose iterations are done and whose log is silent has finished, if no process was seen to hang on."""
+    """Finish a run with completed iterations and a silent log, unless its processes hang at exit. Return True if so."""
     attempt = state.attempt
     if attempt.phase != "exiting" or state.progress_at is None:
         return False
@@ -228,15 +228,16 @@ def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
     if now - state.progress_at - state.coverage.unobserved(now) < exiting_seconds:
         return False
     keep(attempt, Evidence("silence", now))
-    weigh(state, now)
+    conclude(state, now)
     enter(state, "finished", now)
     return True
 
 
 def pass_by(attempt: Attempt, at: float, stream: str = "", *, step: bool) -> None:
-    """The loop has moved, as `stream` tells: what was told before did not end it, unless the line may have been on its
-    way since then. `step`: of these one may have been, where it comes within the usual interval, and all that stand in
-    another file, which is read behind it; what else moves may be behind the end.
+    """Drop evidence that progress in `stream` refutes.
+
+    `step`: the progress is a step. One step within the usual interval may have been delayed, and so may all steps in
+    another file that is read later. Other progress may come after the end.
     """
     if any(row.output_follows for row in attempt.evidence):
         return
@@ -248,15 +249,15 @@ def pass_by(attempt: Attempt, at: float, stream: str = "", *, step: bool) -> Non
     attempt.evidence = [
         replace(row, passed_at=at)
         for row in attempt.evidence
-        if _stands(row, at - row.at, expected, elsewhere=row.stream != stream, step=step)
+        if _still_holds(row, at - row.at, expected, elsewhere=row.stream != stream, step=step)
     ]
     if not attempt.evidence:
         attempt.collectives.clear()
     attempt.ending = ending(attempt.evidence, all_done=attempt.training_done, processes=_processes(attempt))
 
 
-def _stands(row: Evidence, ago: float, expected: float, *, elsewhere: bool, step: bool) -> bool:
-    """Whether it may still speak of an end although the loop has moved since then."""
+def _still_holds(row: Evidence, ago: float, expected: float, *, elsewhere: bool, step: bool) -> bool:
+    """Return True if the evidence may still indicate an end after later progress."""
     if row.sort == "silence" or (elsewhere and ago <= _ACROSS):
         return row.sort != "silence"
     return (ago <= expected or (row.sort == "done" and not step)) and not (step and row.passed_at is not None)

@@ -8,7 +8,7 @@ from megatron_monitor.parsers import events
 from megatron_monitor.parsers.engine.fields import whole
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.run import saves
-from megatron_monitor.run.evidence import fold_done, goes_on
+from megatron_monitor.run.evidence import fold_done, proves_life
 from megatron_monitor.run.experiments import plan_of
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import PHASE_AFTER_MILESTONE, Moved
@@ -29,7 +29,7 @@ def on_milestone(state: RunState, event: events.MilestoneReached, context: Event
         state.attempt.step_timer.stamps.begin(log_clock(event.logged_at))
     if state.attempt.iterations:
         return False
-    return PHASE_AFTER_MILESTONE[event.milestone] if goes_on(state, context) else True
+    return PHASE_AFTER_MILESTONE[event.milestone] if proves_life(state, context) else True
 
 
 def on_arguments(state: RunState, event: events.ArgumentsDumped, context: EventContext) -> bool:

@@ -13,7 +13,7 @@ from megatron_monitor.parsers.events import (
     ProcessExited,
 )
 from megatron_monitor.run.ending import Evidence
-from megatron_monitor.run.evidence import confirm, fold_evidence, goes_on, keep
+from megatron_monitor.run.evidence import confirm, fold_evidence, keep, proves_life
 from megatron_monitor.run.fold import fold
 from megatron_monitor.run.records import EventContext
 from megatron_monitor.run.state import Attempt, RunState
@@ -84,7 +84,7 @@ def fails(event: Event, **attempt: Any) -> RunState:
 def test_a_set_up_goes_on(state: RunState, at: float, lives: bool) -> None:
     """Behind what may have been caught, or a moment later; then nothing of it is kept."""
     reported = EventContext("log", at, True, None, LogEvent(1, "test", BADLY, "the line"))
-    assert goes_on(state, reported) == lives
+    assert proves_life(state, reported) == lives
     assert bool(state.attempt.evidence) != lives
 
 
