@@ -1,57 +1,56 @@
-"""How long a run was observed: the seconds for which it is proven that its streams held no more than was read. Pure.
+"""How long a run was observed: the time for which all content of its streams is known to be read. Pure.
 
-Silence is what was observed since the last progress. While a mount is blocked, an agent is stale, a file cannot be
-read, a partition is not ours or the monitor is stopped, the count does not grow, and so neither does the silence.
+Silence is the observed time since the last progress. It does not grow while a mount is blocked, an agent is stale, a
+file is unreadable, a partition belongs to another member, or the monitor is stopped.
 """
 
 from msgspec import Struct
 
 _PROVEN = 2.0
-"""Seconds: a shorter stop is observed by the look that ends it. In a longer one, what held the monitor up may have held
-up the writer."""
+"""Seconds: the read after a shorter gap covers it. The cause of a longer gap may have stopped the writer too."""
 
 
 class Coverage(Struct):
-    """Of one run. Observed is what time passes, less the stops. Instants are those of the core, in seconds."""
+    """The observed time of one run: elapsed time minus gaps. Times are instants of the core, in seconds."""
 
     until: float | None = None
-    """Until when the run was observed; None while it is."""
+    """Instant at which the present gap began; None while the run is observed."""
     partial: bool = False
-    """The streams that tell its steps are not observed, others are: ends and failures are told."""
+    """True: streams with steps are unobserved and others are observed, so ends and failures are still reported."""
     missed: float = 0.0
-    """Seconds that were not observed, in all;"""
+    """Unobserved seconds in total."""
     missed_before: float = 0.0
-    """of these, before the last progress."""
+    """Unobserved seconds before the last progress."""
     unconfirmed: float | None = None
-    """Seconds in which the monitor was away: they count once all files of the run are read again without progress.
-    None: they do not, for progress came, or lines may be missing."""
+    """Seconds in which the monitor was stopped: they count as observed once all files are read again without progress.
+    None: they do not, because progress came or lines may be missing."""
     absent: float = 0.0
-    """Seconds in which the monitor was away, if no progress has come since it is back. The exported deadline does not
-    move by them, so that an alert of a missed deadline stands until the monitor knows more."""
+    """Seconds in which the monitor was stopped, while no progress has come since. They do not move the exported
+    deadline, so that an alert about a missed deadline remains until the monitor knows more."""
 
     def observed(self, at: float) -> float:
-        """Seconds that were observed until then. Only differences mean anything."""
+        """Return the observed seconds until `at`. Only differences are meaningful."""
         return (at if self.until is None else min(at, self.until)) - self.missed
 
     def unobserved(self, at: float | None = None) -> float:
-        """Seconds since the last progress that were not observed by then. None: by the time when the count goes on."""
+        """Return the unobserved seconds since the last progress, until `at`, or until the present gap."""
         missed = self.missed if at is None else at - self.observed(at)
         return max(0.0, missed - self.missed_before)
 
     def note_progress(self, at: float, seen: float | None = None) -> None:
-        """Progress was made at an instant; `seen`: when it was read, where it came too late to be observed then."""
+        """Record progress at an instant. `seen`: the instant of reading, if it arrived late."""
         self.missed_before = at - self.observed(at if seen is None else seen)
         self.unconfirmed, self.absent = None, 0.0
 
     def stop(self, since: float, *, partial: bool = False) -> bool:
-        """Nobody observes since then. Was that not known?"""
+        """Begin a gap. Return True if that is new."""
         before, self.partial = (self.until, self.partial), partial
         if self.until is None:
             self.until, self.unconfirmed = since, None
         return before != (self.until, partial)
 
     def go_on(self, now: float) -> bool:
-        """Somebody observes again. Was that not known?"""
+        """End the gap. Return True if there was one."""
         if self.until is None:
             return False
         gap = now - self.until
@@ -63,6 +62,6 @@ class Coverage(Struct):
         return True
 
     def prove(self) -> None:
-        """All that was written in the last stop is read, and was no progress."""
+        """Count the last stop as observed: everything written in it is read and was not progress."""
         if self.unconfirmed is not None:
             self.missed, self.unconfirmed, self.absent = self.missed - self.unconfirmed, None, 0.0

@@ -1,10 +1,9 @@
-"""Streams that tell one training abreast: files of ranks, of nodes, and copies. Pure.
+"""Streams that report the same attempt at the same time: per-rank files, per-node files and copies. Pure.
 
-Each stream goes through the attempts of its run on its own: it begins anew where a mark of the set-up comes behind its
-steps or once more, or where its numbers go back. The first that does so begins an attempt of the run (attempts.py).
-The others join it, soon where they come live, a whole file later where they are read as history. A step counts once,
-whoever tells it first. What a file of history says of an attempt that another file has told to its end is known
-already, but for what it says of its own end.
+Each stream passes through the attempts of its run separately. A stream begins an attempt at a set-up mark after its
+steps, at a repeated mark, or where its step numbers go back. The first such stream begins the run's attempt
+(attempts.py), and the others join it. A step counts once, from the stream that reports it first. A file that is read as
+history adds nothing to an attempt that another file has reported, except its own end.
 """
 
 from collections.abc import Sequence
@@ -38,11 +37,11 @@ _REPEATED = (
     *ENDS, ArgumentsDumped, EnvironmentVariableSeen, HostSeen, MilestoneReached, ModelSettingLogged, SoftwareSeen,
     TopologyLogged, TrainerSetting, TrainerProgressed,
 )  # fmt: skip
-"""What a file of history adds to the present attempt, of which it has told steps."""
+"""Events that a file read as history adds to the present attempt after its steps."""
 
 
 def step_of(event: Event) -> tuple[str, float] | None:
-    """(kind of line, which step it tells of); None of any other line, and of a bar: there are bars of much else."""
+    """Return (kind of line, step number); None for other lines and for bars, which may count anything."""
     if isinstance(event, IterationLogged):
         return event.kind, event.iteration
     if isinstance(event, EngineStepLogged):
@@ -54,15 +53,15 @@ def step_of(event: Event) -> tuple[str, float] | None:
 
 
 def note_step(state: RunState, source: str, event: Event) -> None:
-    """A stream has told of a step. Of one that is abreast of others `Abreast` notes it."""
+    """Record a reported step of a stream that is not a replica; ReplicaAttempts records those of replicas."""
     step = step_of(event)
     if step is not None and (stream := state.copies.position(source)).replica_attempt == NO_ATTEMPT:
         stream.reported[step[0]] = step[1]
 
 
 def join(state: RunState, source: str, other: str, *, live: bool) -> None:
-    """Both streams tell one training. What is history (not `live`) goes through its attempts once more, from the first
-    that the other told.
+    """Note that both streams report one training. History (not `live`) passes through the attempts again, from the first
+    attempt of the other stream.
     """
     number, copies = state.attempt.number, state.copies
     mine, its = copies.position(source), copies.position(other)
@@ -78,21 +77,21 @@ def join(state: RunState, source: str, other: str, *, live: bool) -> None:
 
 
 class ReplicaAttempts:
-    """What is to be folded of a stream's lines. `copies`: whether it repeats another's letter by letter."""
+    """Selects the lines of a replica that are folded. `copies`: the stream repeats another one literally."""
 
     def __init__(self, state: RunState, stream: StreamPosition, *, live: bool, copies: bool) -> None:
         self._stream, self._number, self._seen = stream, state.attempt.number, state.copies
         self._live, self._copies = live, copies
         self.stepped = False
-        """It has told a step: no line before it shows how it ended."""
+        """True: it has reported a step, so earlier lines do not show its end."""
         self.leads = False
-        """It has told a step that no other stream had told."""
+        """True: it has reported a step before all other streams."""
         if stream.reported:
             stream.replica_attempt = min(stream.replica_attempt, self._number)
         stream.joins_attempt = False
 
     def beyond(self, entries: Sequence[LogEvent]) -> tuple[list[LogEvent], list[LogEvent]]:
-        """(what is folded now, what is folded when it has been read to its end, if no step of it follows)."""
+        """Return (events to fold now, events of an end to fold after the stream is read, if no step follows)."""
         kept, ends = list[LogEvent](), list[LogEvent]()
         for entry in entries:
             step = step_of(entry.event)
@@ -112,10 +111,10 @@ class ReplicaAttempts:
         return kept, ends
 
     def _is_new(self, event: Event, step: tuple[str, float] | None) -> bool:
-        """Whether the line tells what nobody has told."""
+        """Return True if no other stream has reported this line's event."""
         stream, mark, number = self._stream, mark_of(event), self._number
         kind = mark.kind if mark is not None else ""
-        if _begins_anew(stream, kind, step):
+        if _begins_attempt(stream, kind, step):
             stream.replica_attempt += 1
             stream.reported.clear()
             stream.marks.clear()
@@ -128,7 +127,7 @@ class ReplicaAttempts:
         if step is None:
             return stream.replica_attempt > number or self._adds(event)
         stream.reported[step[0]] = step[1]
-        if stream.replica_attempt > number:  # it is the first that begins that attempt
+        if stream.replica_attempt > number:  # the first stream of that attempt
             self._seen.note_furthest(stream.reported, stream.replica_attempt)
             return True
         known = self._seen.furthest if self._seen.furthest_attempt == number else {}
@@ -139,7 +138,7 @@ class ReplicaAttempts:
         return True
 
     def _adds(self, event: Event) -> bool:
-        """The same of a line that tells no step. What comes live may be of the present attempt, whoever tells it."""
+        """The same for a line without a step. A live line may belong to the present attempt."""
         if self._live:
             return not self._copies or isinstance(event, ENDS)
         if self._stream.replica_attempt < self._number:
@@ -149,7 +148,7 @@ class ReplicaAttempts:
         return not self._stream.reported or isinstance(event, _REPEATED)
 
 
-def _begins_anew(stream: StreamPosition, mark: str, step: tuple[str, float] | None) -> bool:
+def _begins_attempt(stream: StreamPosition, mark: str, step: tuple[str, float] | None) -> bool:
     if step is not None:
         return step[1] < stream.reported.get(step[0], step[1])
     return mark != "" and (bool(stream.reported) or mark in stream.marks)
