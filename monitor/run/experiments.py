@@ -1,10 +1,9 @@
-"""Several experiments in one file: where one ends and the next begins. A sweep's script writes them all into its log.
+"""Separates several experiments in one file, for example of a sweep's script.
 
-The next arguments dump tells: another `experiment_run_id`; without one another model; another batch, layout or place to
-save to, where the attempt before had finished and nothing is loaded of it. What else follows is a restart of the same
-experiment.
-The lines that an attempt writes before its arguments are held until these tell whose they are.
-Law: what a source's own lines say decides, so that reading it again gives the same experiments under the same labels.
+The arguments dump decides: an experiment begins with another `experiment_run_id`; without ids with another model; and
+with another batch size, layout or save directory if the attempt before had finished and nothing of it is loaded.
+Otherwise it is a restart of the same experiment. Lines before the arguments are held until the arguments come.
+Rule: only the source's own lines decide, so that reading it again yields the same experiments with the same labels.
 """
 
 from typing import Any, TypeVar
@@ -18,14 +17,14 @@ from megatron_monitor.run.attempts import state_of
 from megatron_monitor.run.state import Attempt, RunState
 
 HELD_SECONDS = 120.0
-"""Live: from the launcher's first word to the arguments took 30 to 50 s on two nodes; lines that waited longer belong
-to the run before, as a restart."""
+"""Seconds for which live lines wait for arguments: these came 30 to 50 s after the launcher's first line on two nodes.
+Later, the lines count as a restart of the same run."""
 _MOST_HELD = 4096
 _IDS_KEPT = 1024
 SETUP_EVENTS: frozenset[type[Event]] = frozenset(
     {events.TopologyLogged, events.EnvironmentVariableSeen, events.SoftwareSeen, events.ModelSettingLogged}
 )
-"""What an attempt may say before its arguments, beside its milestones."""
+"""Events that an attempt may print before its arguments, besides milestones."""
 BOUNDS = {kind.kind for kind in SETUP_EVENTS} | {events.MilestoneReached.kind, events.ArgumentsDumped.kind}
 """Kinds of events that `Experiments.take` must see; the others only while something is held."""
 _ID = "experiment_run_id"
@@ -40,7 +39,7 @@ Tag = TypeVar("Tag")
 
 
 def plan_of(event: events.ArgumentsDumped) -> dict[str, str]:
-    """What tells experiments apart, of one arguments dump; absent where it does not say."""
+    """Return the arguments that distinguish experiments, as far as they are printed."""
     values = event.values
     sizes = sizes_from_arguments(values)
     plan = {name: str(sizes[name]) for name in (*_MODEL, *_LAYOUT) if sizes.get(name) is not None}
@@ -49,7 +48,7 @@ def plan_of(event: events.ArgumentsDumped) -> dict[str, str]:
 
 
 def _is_another(state: RunState, plan: dict[str, str]) -> bool:
-    """Whether arguments that say `plan` are another experiment's than the run's last attempt."""
+    """Return True if arguments with this `plan` begin another experiment than the run's last attempt."""
     known = state.plan
     if not known or not begun(state.attempt):
         return False
@@ -57,7 +56,7 @@ def _is_another(state: RunState, plan: dict[str, str]) -> bool:
         return known[_ID] != plan[_ID]
     if _differ(known, plan, _MODEL):
         return True
-    load = plan.get("load")  # these arguments may load what the run has saved
+    load = plan.get("load")  # the arguments may load a checkpoint of this run
     continued = load is not None and state.learned.checkpoints.saves > 0 and load == known.get("save", load)
     if not _over(state) or continued:
         return False
@@ -69,12 +68,12 @@ def _differ(known: dict[str, str], plan: dict[str, str], names: tuple[str, ...])
 
 
 def begun(attempt: Attempt) -> bool:
-    """Whether the present attempt is past its set-up: its own arguments may be printed more than once before."""
+    """Return True if the attempt is past its set-up, in which arguments may be printed repeatedly."""
     return state_of(attempt) != "set-up" or (attempt.number > 0 and "arguments" not in attempt.boundaries)
 
 
 def _over(state: RunState) -> bool:
-    """Whether the last attempt came to its end, or never to an iteration: then no work goes on in another layout."""
+    """Return True if the last attempt finished, or had no iteration: then no work continues in another layout."""
     attempt = state.attempt
     if state.iterations_total == 0 or attempt.phase in ("finished", "exiting") or attempt.training_done:
         return True
@@ -82,24 +81,25 @@ def _over(state: RunState) -> bool:
 
 
 class ExperimentState(Struct):
-    """Which experiment the lines of a source belong to, as a restart needs it."""
+    """The experiment of a source's present lines, as it is saved."""
 
     number: int = 1
     label: str = ""
     reported: bool = False
-    """It holds arguments: its own lines say which experiment they are of."""
+    """True: the source has arguments, so its own lines decide the experiment."""
     ids: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Experiment id -> its number and label: a sweep may come back to one."""
+    """Experiment id -> (number, label): a sweep may return to an experiment."""
 
 
 class Experiments(ExperimentState):
-    """The same, and the lines that may belong to the next."""
+    """The same with the held lines, which may belong to the next experiment."""
 
     held: list[tuple[LogEvent, Any]] = field(default_factory=list)
 
     def take(self, entry: LogEvent, tag: Tag, state: RunState | None) -> list[tuple[LogEvent, Tag]]:
-        """The events that are to be folded now, in their order, each with the tag that it came with. Into the run of
-        the experiment that `number` and `label` say afterwards; `state` is that of the run they say before.
+        """Take an event. Return the (event, tag) to fold now, in order, into the run that `number` and `label` then name.
+
+        `state`: the run that they name before.
         """
         event = entry.event
         if state is not None and _opens(event) and (self.held or begun(state.attempt)):
@@ -112,11 +112,11 @@ class Experiments(ExperimentState):
         return [*self.release(), (entry, tag)]
 
     def known(self) -> ExperimentState | None:
-        """Without what is held; None where it holds no arguments."""
+        """Return the saved form, without held lines; None without arguments."""
         return ExperimentState(self.number, self.label, self.reported, dict(self.ids)) if self.reported else None
 
     def release(self) -> list[tuple[LogEvent, Any]]:
-        """What was held."""
+        """Return and forget the held lines."""
         held, self.held = self.held, []
         return held
 
@@ -134,14 +134,14 @@ class Experiments(ExperimentState):
 
 
 def _opens(event: Event) -> bool:
-    """Whether an attempt writes this before its arguments."""
+    """Return True if an attempt prints this before its arguments."""
     return type(event) in SETUP_EVENTS or (
         isinstance(event, events.MilestoneReached) and event.milestone != "training_done"
     )
 
 
 def _is_the_last_ones(event: Event) -> bool:
-    """What the attempt before may still write while the next one begins."""
+    """Return True if the attempt before may still print this while the next one begins."""
     if isinstance(event, events.FailureSeen):
         return not event.fatal
     return isinstance(event, events.MemoryReported) or (

@@ -1,8 +1,8 @@
-"""The Slurm job that a run is: what Slurm says of it, whether that can be this run's job, and what it proves. Pure.
+"""The Slurm job of a run: whether Slurm's answer can be about this run's job, and what it proves. Pure.
 
-A job's id stands in a log's path, in the log or in the environment, and each may mislead: a number in a name need not
-be a job, a cluster counts its ids anew, a path is used again. What Slurm says is believed only where the job's times
-frame the log's and its user owns the log. The same id with another user, name or directory is another job.
+The job id comes from a log's path, the log or the environment, and each may mislead: a number in a name may not be a
+job, a cluster may restart its ids, a path may be reused. Slurm's answer counts only if the job's times include the
+log's and its user owns the log. The same id with another user, name or directory is another job.
 """
 
 from typing import Any, Final
@@ -16,14 +16,14 @@ from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.run.state import RunState
 
 _BEGIN_SLACK: Final = 60.0
-"""Seconds that a log's last line may be older than the job's start: clocks of nodes and of file servers differ."""
+"""Seconds by which a log's last line may precede the job's start: clocks of nodes and file servers differ."""
 _END_SLACK: Final = 300.0
-"""Seconds that a log's last line may be younger than the job's end: buffers are written out late."""
+"""Seconds by which a log's last line may follow the job's end: buffers are written late."""
 _SHARED_OWNERS: Final = frozenset({0, 65534})
-"""Owners that prove nothing: root writes for others, nobody is what a server makes of those it does not know."""
+"""User ids that prove nothing: root writes for others, 65534 stands for unknown users on NFS."""
 
 RUNNING: Final = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING"})
-"""States in which the job holds its nodes and may compute."""
+"""States in which the job has its nodes and may compute."""
 WAITING: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 _FAILURES: Final[dict[str, Failure]] = {
     "CANCELLED": "stopped",
@@ -36,20 +36,20 @@ _FAILURES: Final[dict[str, Failure]] = {
     "OUT_OF_MEMORY": "host_oom",
 }
 _UNEXPLAINED: Final = BARE | {"requeued"}
-"""Ends of which the log does not say why."""
+"""Causes that do not explain why the attempt ended."""
 OVER: Final = frozenset({*_FAILURES, "COMPLETED", "FAILED"})
-"""States after which only a requeue brings the job back."""
+"""Final states: only a requeue starts the job again."""
 
 
 class Candidate(Struct, frozen=True):
-    """A job id and where it was found. `proven`: more than a number in a name says that it is one."""
+    """A possible job id. `proven`: more than a number in a file name shows it."""
 
     id: str
     proven: bool
 
 
 def refusal(state: RunState, job: SlurmJob, candidate: Candidate, owners: frozenset[int]) -> str | None:
-    """Why this cannot be the run's job; None where it may be believed. `owners`: user ids of the run's files."""
+    """Return why this cannot be the run's job; None if it can. `owners`: user ids of the run's files."""
     known, answer, last = state.job, owners - _SHARED_OWNERS, state.unix(state.updated_at) or 0.0
     if candidate.id not in (job.id, job.array_id):
         return f"Slurm answered with job {job.id}"
@@ -58,30 +58,30 @@ def refusal(state: RunState, job: SlurmJob, candidate: Candidate, owners: frozen
     if job.state in OVER and (job.ended_at is None or last > job.ended_at + _END_SLACK):
         return "the job had ended before the log's last line"
     if known is not None and known.id == job.id:
-        return None if _continues(known, job) else f"the id is another job's now: {job.name} of {job.user}"
+        return None if _continues(known, job) else f"the id now belongs to another job: {job.name} of {job.user}"
     return _unproven(state, job, candidate, last)
 
 
 def _unproven(state: RunState, job: SlurmJob, candidate: Candidate, last: float) -> str | None:
-    """Why a job that nobody knew yet, and that may be the run's, is not believed."""
+    """Return why a new job is not accepted as the run's; None if it is."""
     if not (candidate.proven or _mentioned(state, job)):
-        return f"its output is {job.output or 'not told'}, and no line before the first iteration names it"
+        return f"its output is {job.output or 'unknown'}, and no line before the first iteration names it"
     if job.started_at is None or job.state in WAITING:
         return "the job has not begun"
     return "the job began after the log's last line" if job.started_at > last + _BEGIN_SLACK else None
 
 
 def _continues(known: SlurmJob, job: SlurmJob) -> bool:
-    """The same job, perhaps requeued, which gives it another time of submission."""
+    """Return True for the same job, perhaps requeued with a new time of submission."""
     if (known.uid, known.name, known.directory) != (job.uid, job.name, job.directory):
         return False
     if job.restarts == known.restarts and job.state in (*WAITING, "COMPLETING"):
-        return True  # a requeue is counted some moments after its new submission
+        return True  # Slurm counts a requeue shortly after the new submission
     return job.restarts > known.restarts or (job.restarts == known.restarts and job.submitted_at == known.submitted_at)
 
 
 def _mentioned(state: RunState, job: SlurmJob) -> bool:
-    """Whether a file of the run is the job's output. The accounting tells none: then it has the name of one."""
+    """Return True if a file of the run is the job's output; without a path of the output, by the usual file name."""
     paths = {job.output, job.errors} - {""}
     if paths:
         return not paths.isdisjoint(state.sources)
@@ -90,7 +90,7 @@ def _mentioned(state: RunState, job: SlurmJob) -> bool:
 
 
 def proofs(state: RunState) -> list[LogEvent]:
-    """The events that the log left out: how the attempt ended, where Slurm knows and the log does not say."""
+    """Return events about the end of the attempt that Slurm knows and the log does not show."""
     job = state.job
     if job is None or state.attempt.phase == "finished":
         return []
@@ -107,7 +107,7 @@ def proofs(state: RunState) -> list[LogEvent]:
 
 
 def _failed(job: SlurmJob) -> tuple[Failure | None, str | None]:
-    """What ended it, None for nothing that is known; the node that failed, of several it is not told which."""
+    """Return (failure, failed node). None: unknown; the node is unknown if the job had several."""
     if not _waits_again(job):
         return _FAILURES.get(job.state), None
     failure = _FAILURES.get(job.ended_as, "requeued")
@@ -115,7 +115,7 @@ def _failed(job: SlurmJob) -> tuple[Failure | None, str | None]:
 
 
 def sentence(job: SlurmJob) -> str:
-    """What Slurm says, in a line."""
+    """Return Slurm's facts as one line."""
     parts = [f"Slurm: job {job.array_id or job.id} is {job.state}"]
     if job.cancelled_by:
         parts.append(f"by {job.cancelled_by}")
@@ -128,23 +128,23 @@ def sentence(job: SlurmJob) -> str:
     if job.restarts:
         parts.append(f"requeued {job.restarts} time{'s' * (job.restarts > 1)}")
     if _waits_again(job):
-        parts.append(f"after {job.ended_as}" if job.ended_as else "(why, the accounting does not tell)")
+        parts.append(f"after {job.ended_as}" if job.ended_as else "(reason unknown: no accounting)")
     return " ".join(parts)
 
 
 def _waits_again(job: SlurmJob) -> bool:
-    """Whether it was ended, and waits for its nodes again."""
+    """Return True if the job was requeued and waits for nodes."""
     return job.state in WAITING and job.restarts > 0
 
 
 def evidence(state: RunState) -> dict[str, Any]:
-    """What stands beside the figures of an incident; nothing where no job is known."""
+    """Return Slurm's facts for the evidence of an incident; empty without a job."""
     job = state.job
     return {} if job is None else {"slurm": sentence(job), "slurm_job": job.array_id or job.id}
 
 
 def page(state: RunState) -> dict[str, Any]:
-    """What Slurm says, for the page and the API; empty where no job is known."""
+    """Return Slurm's facts for the page and the API; empty without a job."""
     job = state.job
     if job is None:
         return {}
@@ -170,13 +170,13 @@ def page(state: RunState) -> dict[str, Any]:
 
 
 def suspended(state: RunState) -> bool:
-    """Slurm has stopped the job's processes: their silence is its doing."""
+    """Return True if Slurm has suspended the job, which explains its silence."""
     return state.job is not None and state.job.state in ("SUSPENDED", "STOPPED")
 
 
 def silent_since(state: RunState, at: float | None = None) -> float | None:
-    """The instant of the last progress, later by the time in which nobody observed it, or at which Slurm let the job's
-    processes go on.
+    """Return the instant from which silence counts: the last progress plus unobserved time, or the end of the job's
+    suspension. None without progress.
     """
     job = state.job
     if state.progress_at is None:

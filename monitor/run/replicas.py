@@ -53,16 +53,14 @@ def step_of(event: Event) -> tuple[str, float] | None:
 
 
 def note_step(state: RunState, source: str, event: Event) -> None:
-    """Record a reported step of a stream that is not a replica; ReplicaAttempts records those of replicas."""
+    """Record a step of a stream that is not a replica; ReplicaAttempts records those of replicas."""
     step = step_of(event)
     if step is not None and (stream := state.copies.position(source)).replica_attempt == NO_ATTEMPT:
         stream.reported[step[0]] = step[1]
 
 
 def join(state: RunState, source: str, other: str, *, live: bool) -> None:
-    """Note that both streams report one training. History (not `live`) passes through the attempts again, from the first
-    attempt of the other stream.
-    """
+    """Note that both streams report one training. History (not `live`) passes through its attempts again."""
     number, copies = state.attempt.number, state.copies
     mine, its = copies.position(source), copies.position(other)
     if not its.is_replica:

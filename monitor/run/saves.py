@@ -1,6 +1,6 @@
-"""Evaluation and checkpoints: what interrupts the loop legally, and what a crash now would lose.
+"""Evaluation and checkpoints: normal interruptions of the loop, and the work that a crash would lose.
 
-Each `on_` function is a handler of the fold.
+Each `on_` function is a handler of `fold`.
 """
 
 from datetime import datetime
@@ -23,12 +23,12 @@ def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
 
 
 def on_evaluation(state: RunState, event: events.EvaluationProgressed, context: EventContext) -> Moved:
-    """Evaluation moves."""
+    """Apply progress of an evaluation."""
     attempt = state.attempt
     if attempt.phase == "finished":
-        return False  # what is evaluated behind the training's end
+        return False  # an evaluation after the training's end
     if not event.total and not event.finished and attempt.resumes_as == "exiting":
-        return True  # a heading behind the last step: no line tells when that evaluation is over
+        return True  # a heading after the last step: no line reports the end of that evaluation
     attempt.evaluation_due = attempt.evaluation_silent = attempt.engine.gap.saving = False
     _overhead(state, context.at)
     if event.logged_at is not None:
@@ -42,7 +42,7 @@ def on_evaluation(state: RunState, event: events.EvaluationProgressed, context: 
 
 
 def on_validation(state: RunState, event: events.ValidationLogged, context: EventContext) -> Moved:
-    """A validation set has its result; more sets may follow."""
+    """Apply the result of a validation set. More sets may follow."""
     attempt = state.attempt
     attempt.evaluation_due = attempt.evaluation_silent = attempt.engine.gap.saving = False
     known = attempt.validations.get(event.dataset)
@@ -62,19 +62,19 @@ def on_validation(state: RunState, event: events.ValidationLogged, context: Even
 
 
 def on_save_started(state: RunState, event: events.CheckpointSaveStarted, context: EventContext) -> Moved:
-    """A save has begun."""
+    """Apply the begin of a save."""
     attempt = state.attempt
     save = attempt.save
     if event.iteration is not None and event.iteration == save.iteration:
         return False  # another rank's copy
-    if event.iteration is not None or save.started_at is None:  # else one more drawing of its bar
+    if event.iteration is not None or save.started_at is None:  # otherwise its bar is redrawn
         save.iteration, save.started_at, save.stamp = event.iteration, context.at, event.logged_at
     _overhead(state, context.at, event.iteration)
     return attempt.phase in ENDED or "saving"
 
 
 def on_save_file(state: RunState, event: events.CheckpointFileWritten, context: EventContext) -> Moved:
-    """One file of a checkpoint moves. That DeepSpeed's is ready is the last that is heard of HF Trainer's."""
+    """Apply a written checkpoint file. DeepSpeed's ready file is the last line of a save by HF Trainer."""
     attempt = state.attempt
     if event.finished and event.path is None and attempt.step_source == "trainer":
         return on_saved(state, events.CheckpointSaved(iteration=event.iteration, logged_at=event.logged_at), context)
@@ -85,7 +85,7 @@ def on_save_file(state: RunState, event: events.CheckpointFileWritten, context: 
 
 
 def on_save_scheduled(state: RunState, _event: events.CheckpointSaveScheduled, context: EventContext) -> Moved:
-    """The save goes on in the background; training goes on."""
+    """Apply a save that continues in the background."""
     attempt = state.attempt
     attempt.save.pending_async = True
     _overhead(state, context.at)
@@ -93,7 +93,7 @@ def on_save_scheduled(state: RunState, _event: events.CheckpointSaveScheduled, c
 
 
 def on_saved(state: RunState, event: events.CheckpointSaved, context: EventContext) -> Moved:
-    """A checkpoint is whole: nothing before it can be lost any more."""
+    """Apply a complete checkpoint: a crash no longer loses the work before it."""
     attempt = state.attempt
     checkpoints, save = state.learned.checkpoints, attempt.save
     iteration = event.iteration if event.iteration is not None else save.iteration
@@ -110,7 +110,7 @@ def on_saved(state: RunState, event: events.CheckpointSaved, context: EventConte
         if not copy and not context.live:
             state.learned.silences.learn("saving", seconds)
     if not copy:
-        note_whole(state, iteration)
+        note_complete(state, iteration)
     save.pending_async, save.started_at = False, None
     attempt.engine.gap.saving = False
     _overhead(state, context.at)
@@ -120,8 +120,9 @@ def on_saved(state: RunState, event: events.CheckpointSaved, context: EventConte
 
 
 def end_save(state: RunState, stamp: str | None = None) -> None:
-    """A loop that goes on or is done has ended the save that held it up: HF Trainer prints no end of any, torchtitan
-    none of its last one.
+    """End the present save because the loop continues or is done.
+
+    HF Trainer prints no end of a save, torchtitan none of the last one.
     """
     save = state.attempt.save
     if save.started_at is None or save.pending_async:
@@ -129,20 +130,18 @@ def end_save(state: RunState, stamp: str | None = None) -> None:
     if (seconds := _between(save.stamp, stamp)) is not None:
         note_save(state, seconds)
     save.started_at, state.attempt.engine.gap.saving = None, False
-    note_whole(state, save.iteration or state.attempt.latest.iteration)
+    note_complete(state, save.iteration or state.attempt.latest.iteration)
 
 
-def note_whole(state: RunState, iteration: int | None) -> None:
-    """One more checkpoint is whole: a crash loses no work from before it any more."""
+def note_complete(state: RunState, iteration: int | None) -> None:
+    """Count a complete checkpoint."""
     state.learned.checkpoints.saves += 1
     state.learned.checkpoints.last_iteration = iteration
     state.attempt.seconds_since_checkpoint = 0.0
 
 
 def note_save(state: RunState, seconds: float, iteration: int | None = None) -> None:
-    """The save after `iteration` (the last one) took so long; a timer's figure comes behind the line that tells of its
-    end.
-    """
+    """Record the seconds of the save after `iteration` (default: the last one)."""
     checkpoints = state.learned.checkpoints
     checkpoints.save_seconds = seconds
     durations = checkpoints.durations
@@ -166,7 +165,7 @@ def on_load(
     event: events.CheckpointLoadStarted | events.CheckpointLoaded | events.CheckpointNotFound,
     _context: EventContext,
 ) -> Moved:
-    """Weights are being loaded, or there are none."""
+    """Apply the load of a checkpoint, or that there is none."""
     attempt = state.attempt
     if isinstance(event, events.CheckpointLoaded) and event.iteration is not None and not attempt.iterations:
         attempt.loaded = event.iteration

@@ -7,7 +7,7 @@ from megatron_monitor.parsers.events import EngineStepLogged
 from megatron_monitor.run.attempts import take_engine, take_engine_step
 from megatron_monitor.run.phases import Moved
 from megatron_monitor.run.records import EventContext, plus
-from megatron_monitor.run.saves import note_save, note_whole
+from megatron_monitor.run.saves import note_complete, note_save
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.counting import StepReport, count_step, measure, record_seconds
 
@@ -105,7 +105,7 @@ def _between(
             iteration = state.attempt.save.files_iteration
             if seconds is not None:
                 note_save(state, seconds, iteration)
-            note_whole(state, number if iteration is None else iteration)
+            note_complete(state, number if iteration is None else iteration)
     elif number != between.iteration:
         return
     elif between.moment is None:
