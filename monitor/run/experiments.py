@@ -97,7 +97,7 @@ class Experiments(ExperimentState):
     held: list[tuple[LogEvent, Any]] = field(default_factory=list)
 
     def take(self, entry: LogEvent, tag: Tag, state: RunState | None) -> list[tuple[LogEvent, Tag]]:
-        """Take an event. Return the (event, tag) to fold now, in order, into the run that `number` and `label` then name.
+        """Take an event. Return the (event, tag) to fold now, into the run that `number` and `label` then name.
 
         `state`: the run that they name before.
         """
