@@ -1,7 +1,7 @@
-"""Runs that are over and whose series have left: what a person still finds on the page, until their files vanish.
+"""Ended runs whose series have expired: the page shows them until their files vanish.
 
-A crash at eleven in the evening must be on the page at three, and in the morning; a log that was dead when it was first
-seen, too. Kept is what the page showed last, with charts of fewer points: nothing judges it, no metric exists for it.
+A crash in the evening must still be on the page in the morning, and so must a log that was old when it was opened. The
+last content of the page is kept, with charts of fewer points, without evaluation and metrics.
 """
 
 from collections.abc import Container, Iterable
@@ -11,25 +11,22 @@ from msgspec.structs import replace
 from megatron_monitor.snapshot import RunSnapshot
 
 MOST = 100
-"""Rows: with their charts some 2 MB, here and in the state file."""
+"""Maximum runs: with their charts some 2 MB, in memory and in the state file."""
 _BUCKETS = 64  # points of a chart
-_OPEN = 86400.0  # seconds since it began for which an incident of such a run is still shown as open
-_REPORTED = 20  # incidents of its past
+_OPEN = 86400.0  # seconds for which an incident of such a run is shown as open
+_REPORTED = 20  # transitions of its history
 
 
 class EndedRuns:
-    """At most MOST of them: those that left last."""
+    """The ended runs, at most MOST: those that expired last."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, RunSnapshot] = {}
-        """What HTTP shows of each, and what is saved."""
+        """Run -> its last snapshot, which is also saved."""
 
     def keep(self, shown: RunSnapshot) -> None:
-        """The run leaves; `shown` is all that HTTP shows of it."""
-        history, transitions = (
-            shown.history.frozen(),
-            shown.transitions[-_REPORTED:],
-        )  # copies: other threads may still read these
+        """Keep the last snapshot of an expired run."""
+        history, transitions = shown.history.frozen(), shown.transitions[-_REPORTED:]  # copies for other threads
         history.thin(_BUCKETS)
         page = {**shown.page, "history": [one.to_json() for one in transitions]}
         self.by_name.pop(shown.run, None)
@@ -38,9 +35,7 @@ class EndedRuns:
             del self.by_name[name]
 
     def show(self, runs: Container[str], known: Iterable[Container[str]], at: float) -> tuple[RunSnapshot, ...]:
-        """As HTTP shows them. Those are forgotten that have become one of the `runs`, or of whose sources none is
-        `known` in any of these any more. `at`: Unix seconds.
-        """
+        """Return the snapshots at `at`, Unix seconds, without runs in `runs` and runs without `known` files."""
         for name, one in list(self.by_name.items()):
             if name in runs or not any(source in files for source in one.page["sources"] for files in known):
                 del self.by_name[name]

@@ -1,4 +1,4 @@
-"""What an optional part adds to a core: Slurm, remediation. The core imports none of them.
+"""The interface of optional parts of a core, such as Slurm and remediation. The core imports none of them.
 
 A part defines a subclass in its own package; monitor/extensions.py finds those that are installed.
 """
@@ -13,63 +13,63 @@ from megatron_monitor.system.clock import Clock
 
 
 class Runtime(NamedTuple):
-    """What the loop around a core offers to its parts."""
+    """What the loop offers to the parts of a core."""
 
     clock: Clock
     wake: Callable[[], None]
-    """Makes the loop turn, from any thread."""
+    """Wake the loop. May be called from any thread."""
     save: Callable[[], None]
-    """What has changed is saved at the next turn."""
+    """Request a save at the next turn."""
 
 
 class Extension:
-    """One part at one core, for the loop's thread. A hook that a part does not override does nothing.
+    """An optional part of one core, called by the loop's thread. A hook that is not overridden does nothing.
 
-    Instants are those of the core. Within a turn of the loop the order is: look, before_judgement and judged for each
-    run that is due, announce for each transition, act.
+    Instants are those of the core. Within a turn of the loop the order is: look, before_judgement and evaluated for
+    each run that is due, announce for each transition, act.
     """
 
     name = ""
-    """Names its part of the state file. Empty: it keeps nothing over a restart."""
+    """Name of its part of the state file. Empty: it has no saved state."""
     changed = False
-    """What it keeps is newer than what was saved."""
+    """True: its state is newer than the saved one."""
     stamp = 0
-    """The number of its last change that must be on the disk before it takes effect."""
+    """Number of its last change that must be on disk before it takes effect."""
     saved = 0
-    """Changes up to this number are on the disk."""
+    """Changes up to this number are on disk."""
     kept = True
-    """Is there a state directory?"""
+    """True if there is a state directory."""
 
     def configure(self, config: Config) -> None:
-        """Go on by another configuration."""
+        """Use another configuration."""
 
     def look(self, now: float) -> None:
-        """Take answers and ask questions, before the runs are judged."""
+        """Process answers and ask questions, before the runs are evaluated."""
 
     def before_judgement(self, run: Run, now: float) -> None:
-        """The run is about to be judged."""
+        """Called before a run is evaluated."""
 
     def evaluated(self, run: Run) -> None:
-        """The run was judged."""
+        """Called after a run was evaluated."""
 
     def announce(self, run: Run, transition: Transition, now: float) -> Transition:  # noqa: ARG002
-        """What people are told when an incident begins firing; may add to its evidence."""
+        """Return the message of an incident that begins firing, perhaps with more evidence."""
         return transition
 
     def act(self, now: float) -> Sequence[Transition]:  # noqa: ARG002
-        """Work on what was judged; what people are told of it."""
+        """Act on the evaluation. Return further messages."""
         return ()
 
     def shown_run(self, run: Run, now: float) -> Mapping[str, Any]:  # noqa: ARG002
-        """Fields of the run's RunSnapshot."""
+        """Return fields of the run's RunSnapshot."""
         return {}
 
     def save(self) -> bytes:
-        """What a restart needs."""
+        """Return the state that a restart needs."""
         return b""
 
     def restore(self, data: bytes) -> None:
-        """Take what an earlier daemon saved. Raises msgspec.MsgspecError if it does not fit."""
+        """Restore the state of an earlier process. Raises msgspec.MsgspecError if it cannot be read."""
 
     def stop(self) -> None:
-        """End its threads."""
+        """End the threads of this part."""

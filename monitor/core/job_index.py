@@ -1,4 +1,4 @@
-"""Which streams are of one job, under whatever names, and what of that is shown of the runs."""
+"""Index of streams by Slurm job or Kubernetes owner, and what it shows on the pages of runs."""
 
 from collections.abc import Iterator
 
@@ -11,21 +11,21 @@ STEP_KINDS = frozenset(kind.kind for kind in STEP_EVENTS)
 
 
 class JobIndex:
-    """By job or owner (identity.Key): its streams."""
+    """Job or owner (identity.JobKey) -> its streams."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._streams: dict[str, dict[str, Source]] = {}
-        self._due: set[str] = set()  # runs of which something else is to be shown
+        self._due: set[str] = set()  # runs with a changed identity
 
     def add(self, source: Source) -> None:
-        """Its key is known."""
+        """Add a stream with a known key."""
         if source.member.key:
             self._streams.setdefault(source.member.key, {})[source.name] = source
             self.changed(source.run)
 
     def remove(self, source: Source) -> None:
-        """It is followed no more, or has another key."""
+        """Remove a stream that is no longer followed, or gets another key."""
         for other in self.others(source):
             self.changed(other.run)
         streams = self._streams.get(source.member.key, {})
@@ -35,26 +35,26 @@ class JobIndex:
         self.changed(source.run)
 
     def others(self, source: Source) -> Iterator[Source]:
-        """The other streams of its job, in the order in which that was known."""
+        """Yield the other streams of its job, in the order in which they were added."""
         others = tuple(self._streams.get(source.member.key, {}).values())
         return (other for other in others if other is not source)
 
     def changed(self, run: str) -> None:
-        """Something is to be shown of the run that was not before."""
+        """Note that the identity of the run must be shown again."""
         self._due.add(run)
 
     def bring_up_to_date(self) -> None:
-        """`Run.identity` of those that have changed, and of those that share a job with them."""
+        """Update `Run.identity` of changed runs and of runs in the same job."""
         due, self._due = self._due, set()
-        for name in sorted(due | {mate for one in due for mate in self._replicas(one)}):
+        for name in sorted(due | {other for one in due for other in self._same_job(one)}):
             if (run := self._watched.runs.get(name)) is None:
                 continue
             own = {source.name: source.member for source in self._watched.sources.of_run(name)}
-            shown = identity.page(own, self._replicas(name))
+            shown = identity.page(own, self._same_job(name))
             if shown != run.identity:
                 run.identity, run.dirty = shown, True
 
-    def _replicas(self, run: str) -> list[str]:
-        """The other runs in its job."""
+    def _same_job(self, run: str) -> list[str]:
+        """Return the other runs in its job."""
         keys = {source.member.key for source in self._watched.sources.of_run(run)}
         return sorted({other.run for key in keys for other in self._streams.get(key, {}).values()} - {run})

@@ -1,8 +1,7 @@
-"""Observing: which runs are observed, and since when one is not.
+"""Decides which runs are observed, and since when a run is not.
 
-A mount whose reader is blocked, an agent that is stale and a file that cannot be read make the silence of the streams
-behind them no evidence. A hang is judged while one of the streams that told the run's steps is observed, all else while
-any stream is. The count itself is the run's `Coverage`: its streams overlap.
+A blocked mount, a stale agent or an unreadable file makes the silence of its streams meaningless. A hang needs one
+observed stream with steps; other incidents need any observed stream. The run's `Coverage` counts the observed time.
 """
 
 import logging
@@ -14,29 +13,30 @@ from megatron_monitor.core.watched import Watched
 from megatron_monitor.follow.messages import UnobservedTime
 from megatron_monitor.pushed import AgentStates, agent_at
 
-_LOST = 60.0  # seconds after which people are told that an agent is stale
+_LOST = 60.0  # seconds after which a stale agent is reported
 _log = logging.getLogger(__name__)
 
 Note = Callable[[Source, str | None, float], None]
 
 
 class Observing:
-    """Until when the mounts and agents were observed that are not observed now."""
+    """The unobserved mounts and agents, with the instant until which each was observed."""
 
     def __init__(self, watched: Watched, note: Note) -> None:
-        """`note` tells a source's run why it cannot be read; None: it can."""
+        """`note` records in a source's run why it cannot be read; None: it can."""
         self._watched, self._note = watched, note
         self._mounts: dict[str, float] = {}
         self._agents: dict[str, float] = {}
-        self._lost: set[str] = set()  # of these, those of which people were told
+        self._lost: set[str] = set()  # reported stale agents
         self._beating: Collection[str] | None = None
         self._counted = 0, 0
         self._states: AgentStates | None = None
         self._receiver: float | None = None
 
     def listen(self, mounts: Mapping[str, float], now: float, states: AgentStates | None = None) -> None:
-        """These mounts were observed until these instants, the agents that are stale in `states` until those (None:
-        no stream is pushed), all others until now. What was read was handled before.
+        """Update what is observed: `mounts` and the stale agents of `states` until the given instants, all others now.
+
+        `states`: None if no stream is pushed. All read messages must be handled before.
         """
         self._states = states
         beating, offset = states and states.beating, self._watched.wall_offset
@@ -53,27 +53,27 @@ class Observing:
         self._report_lost({agent for agent, since in agents.items() if now - since >= _LOST}, now)
 
     def _report_lost(self, lost: set[str], now: float) -> None:
-        """These agents are stale for long, and no others."""
+        """Report the agents that have been stale for long, and those that have returned."""
         changed, self._lost = lost ^ self._lost, lost
         for source in [one for one in self._watched.sources.values() if _agent(one) in changed] if changed else ():
             agent = _agent(source)
-            why = f"nothing is heard of its agent {agent}: neither lines nor heartbeats"
+            why = f"its agent {agent} sends neither lines nor heartbeats"
             self._note(source, why if agent in lost else None, now)
 
     def behind_us(self, source: Source) -> float:
-        """Seconds to add to the times that the agent of a pushed stream gives."""
+        """Return the seconds to add to the times of a pushed stream's agent."""
         return self._states.clock_offset(_agent(source)) if self._states is not None else 0.0
 
     def follow(self, run: Run, now: float) -> None:
-        """Its coverage stops, or goes on, as its streams are observed."""
-        telling, state = self._watched.sources.with_steps(run.log), run.state
+        """Begin or end a gap in the run's coverage, depending on its streams."""
+        reporting, state = self._watched.sources.with_steps(run.log), run.state
         coverage = state.coverage
-        state.no_heartbeat = bool(telling) and all(
-            source.ordered is not None and _agent(source) not in (self._beating or ()) for source in telling
+        state.no_heartbeat = bool(reporting) and all(
+            source.ordered is not None and _agent(source) not in (self._beating or ()) for source in reporting
         )
         if run.away:
             return
-        since = self._since_all(telling)
+        since = self._since_all(reporting)
         partial = since is not None and self._since_all(self._watched.sources.of_run(run.log)) is None
         if since is None and state.lost:
             since, partial = now if coverage.until is None else coverage.until, True
@@ -82,7 +82,7 @@ class Observing:
             self._watched.request(run)
 
     def _since_all(self, sources: Sequence[Source]) -> float | None:
-        """Until when any of them was observed; None: one is, or there are none."""
+        """Return the instant until which any source was observed; None if one is observed now, or without sources."""
         since = [one for one in map(self._since, sources) if one is not None]
         return max(since) if since and len(since) == len(sources) else None
 
@@ -92,14 +92,16 @@ class Observing:
         return min((one for one in found if one is not None), default=None)
 
     def unobserved(self, message: UnobservedTime, now: float) -> None:
-        """A mount was not observed for a while, and what was written meanwhile comes now; then `listen` is called."""
+        """A mount was unobserved for some time, and its content follows; `listen` is called then."""
         self._mounts[message.mount] = min(now - message.seconds, self._mounts.get(message.mount, now))
         for run in self._watched.runs.values():
             if any(source.mount == message.mount for source in self._watched.sources.of_run(run.log)):
                 self.follow(run, now)
                 self._watched.touch(run.log)
         self._watched.counts.add("unobserved_seconds_total", message.mount, by=message.seconds)
-        _log.warning("mount=%s was not observed for %.1f s: that time is no silence", message.mount, message.seconds)
+        _log.warning(
+            "mount=%s was not observed for %.1f s: that time does not count as silence", message.mount, message.seconds
+        )
 
 
 def _agent(source: Source) -> str:

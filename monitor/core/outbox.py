@@ -1,16 +1,14 @@
-"""The owed messages: what a receiver wants and has not accepted yet. Part of the state, saved with it.
+"""The outbox: notifications that a receiver has not accepted yet. Pure, saved with the state.
 
-Law: pure, the loop's alone. A message is owed until its receiver accepts it.
-A notifier's thread (monitor/deliveries.py) tries what it is handed and reports; what is tried when is decided here:
+A notification is pending until its receiver accepts it. A notifier's thread (monitor/deliveries.py) sends what it is
+given and reports the result; this module decides what is sent when:
 
-    owe ──► waiting ── batch ──► the notifier's thread ── settle ──► accepted, tried again later, or refused
+    enqueue ──► waiting ── batch ──► the notifier's thread ── settle ──► accepted, retried or refused
 
-A receiver that is down is asked again for as long as it takes. What it refuses (a 404, a wrong password) waits apart,
-so that it holds up no other incident. Where more than 500 messages wait for one receiver, only the newest of each
-incident is kept; the others are suppressed and counted.
-
-A message is handed out when it is saved, so that what is sent again after a crash carries the same id. Instants are
-those of the core.
+A receiver that is down is retried without limit. A refused message (a 404, a wrong password) waits without delaying
+other incidents. If more than 500 messages wait for one receiver, only the newest of each incident is kept; the others
+are suppressed and counted. A message is sent after it is saved, so that a repetition after a crash has the same id.
+Times are instants of the core.
 """
 
 import logging
@@ -26,11 +24,11 @@ from megatron_monitor.incidents import Transition
 _log = logging.getLogger(__name__)
 
 _CROWDED: Final = 500  # messages for one receiver that are kept as they are: every run of a large site, twice
-_BATCH: Final = 50  # messages handed to a thread at once, which tries them for a second
-_UNSAVED: Final = 2.0  # seconds that a message waits to be saved: a disk that hangs delays it by no more
-_FIRST, _LONGEST = 1.0, 60.0  # seconds between two tries of a receiver that may come back
-_REFUSED_FIRST, _REFUSED_LONGEST = 300.0, 3600.0  # and of a message that it refused: somebody has to mend something
-_GIVE_UP: Final = 86400.0  # seconds of refusals after which a message has failed: a day, so that somebody has looked
+_BATCH: Final = 50  # messages given to a thread at once
+_UNSAVED: Final = 2.0  # maximum seconds that a message waits to be saved, if the disk hangs
+_FIRST, _LONGEST = 1.0, 60.0  # first and maximum seconds between retries of an unreachable receiver
+_REFUSED_FIRST, _REFUSED_LONGEST = 300.0, 3600.0  # the same for a refused message: a person must correct something
+_GIVE_UP: Final = 86400.0  # seconds of refusals after which a message has failed: a day for a person to notice
 
 Outcome = Literal["sent", "retried", "failed", "dropped", "suppressed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
@@ -38,8 +36,8 @@ Result = Literal["sent", "later", "refused", "final", "untried"]
 
 
 class DeliveryResult(NamedTuple):
-    """What became of a message that a notifier's thread was handed. `later`: the receiver is away, `refused`: it does
-    not take this one, `final`: it never will.
+    """The result of a message. `later`: the receiver is unreachable; `refused`: it refuses this message for now;
+    `final`: it refuses it for good.
     """
 
     number: int
@@ -50,52 +48,52 @@ class PendingNotification(Struct):
     """One message for one receiver."""
 
     number: int
-    """They are tried in this order."""
+    """Messages are sent in this order."""
     message: Transition
     since: float
     due: float = 0.0
-    """It is not tried before."""
+    """Instant before which it is not sent."""
     refused_since: float | None = None
     refusals: int = 0
 
 
 class _Lane(Struct):
-    """One receiver."""
+    """The notifications of one receiver."""
 
     waiting: dict[int, PendingNotification] = field(default_factory=dict)
     handed: set[int] = field(default_factory=set)
     failures: int = 0
-    """In a row."""
+    """Consecutive failures."""
     due: float = float("-inf")
 
 
 class Outbox:
-    """By receiver, in order."""
+    """The pending notifications, by receiver, in order."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._numbers = count(1)
         self.last = 0
-        """The number of the newest message."""
+        """Number of the newest message."""
         self.saved = 0
         """Messages up to this number are in the state file."""
         self.patience = _UNSAVED
-        """Seconds after which a message is sent that is not saved."""
+        """Seconds after which an unsaved message is sent."""
         self.changed = False
-        """Something was accepted or given up since the flag was last cleared."""
+        """True: a message was accepted or given up since the flag was cleared."""
         self.outcomes: dict[tuple[str, Outcome], int] = {}
-        """What happened since they were last taken away."""
+        """(receiver, outcome) -> count since the last `take_outcomes`."""
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
     def enqueue(self, message: Transition, receivers: Iterable[str], now: float) -> None:
-        """Each of these is to get it."""
+        """Add a message for each of these receivers."""
         for name in receivers:
             self.last = number = next(self._numbers)
             self._lane(name).waiting[number] = PendingNotification(number, message, now)
 
     def receivers(self, names: Iterable[str]) -> None:
-        """These are configured now; what others are owed is dropped."""
+        """Set the configured receivers. Pending messages of others are dropped."""
         wanted = list(names)
         for name in [name for name in self._lanes if name not in wanted]:
             lane = self._lanes.pop(name)
@@ -110,8 +108,9 @@ class Outbox:
     # --- out --------------------------------------------------------------------------------------------------------
 
     def batch(self, name: str, now: float, *, last: bool = False) -> list[PendingNotification]:
-        """What the receiver is to be asked to take now; nothing while it still has the batch before, or while it is
-        away. `last`: there is no later, so that no pause is kept.
+        """Return the messages to send now; none during the batch before or a pause after a failure.
+
+        `last`: the monitor stops, so pauses are ignored.
         """
         lane, until = self._lanes.get(name), math.inf if last else now
         if lane is None or lane.handed or not lane.waiting or until < lane.due:
@@ -125,7 +124,7 @@ class Outbox:
                 break
             key = pending.message.run, pending.message.incident
             if key in blocked or until < pending.due:
-                blocked.add(key)  # what ends an incident never overtakes what began it
+                blocked.add(key)  # the end of an incident must not overtake its begin
                 continue
             chosen.append(pending)
             if len(chosen) == _BATCH and not last:
@@ -134,8 +133,9 @@ class Outbox:
         return chosen
 
     def settle(self, name: str, tried: Sequence[DeliveryResult], now: float, chance: float = 0.0) -> None:
-        """A receiver's thread has done what it could with a batch. `chance` in [0, 1) takes up to half of the pause
-        after a failure away, so that many daemons do not come back at once.
+        """Apply the results of a batch.
+
+        `chance` in [0, 1) shortens the pause after a failure by up to half, so that many daemons do not retry at once.
         """
         lane = self._lanes.get(name)
         if lane is None:
@@ -163,23 +163,23 @@ class Outbox:
         pending.refusals += 1
         return now - pending.refused_since >= _GIVE_UP
 
-    # --- what is owed -----------------------------------------------------------------------------------------------
+    # --- pending ----------------------------------------------------------------------------------------------------
 
     def pending(self) -> dict[str, int]:
-        """Receiver -> how many messages."""
+        """Return receiver -> number of pending messages."""
         return {name: len(lane.waiting) for name, lane in self._lanes.items()}
 
     def take_outcomes(self) -> dict[tuple[str, Outcome], int]:
-        """(receiver, outcome) -> how many since the last call."""
+        """Return (receiver, outcome) -> count since the last call."""
         taken, self.outcomes = self.outcomes, {}
         return taken
 
     def save(self) -> dict[str, list[PendingNotification]]:
-        """For the state."""
+        """Return the pending messages for the state."""
         return {name: list(lane.waiting.values()) for name, lane in self._lanes.items() if lane.waiting}
 
     def restore(self, saved: dict[str, list[PendingNotification]]) -> None:
-        """What an earlier daemon owed."""
+        """Restore the pending messages of an earlier process."""
         for name, waiting in saved.items():
             self._lane(name).waiting = {pending.number: pending for pending in waiting}
             self.last = self.saved = max([self.last, *(pending.number for pending in waiting)])
@@ -192,7 +192,7 @@ class Outbox:
         self.outcomes[name, outcome] = self.outcomes.get((name, outcome), 0) + by
 
     def _thin(self, name: str, lane: _Lane) -> None:
-        """Of many that wait, keep the newest of each incident: it says what holds now."""
+        """Of many waiting messages, keep the newest of each incident, which has the present state."""
         newest = {(pending.message.run, pending.message.incident): pending.number for pending in lane.waiting.values()}
         kept = {number: lane.waiting[number] for number in sorted(newest.values())}
         self._count(name, "suppressed", len(lane.waiting) - len(kept))

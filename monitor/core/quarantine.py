@@ -1,10 +1,9 @@
-"""What the monitor's own code fails at is put aside, and all else goes on: a bug that one line of one log wakes costs
-that log alone.
+"""Quarantine: a bug in the monitor's own code that one log triggers affects that log only.
 
-There is one boundary for each kind of thing: a message of a source and a run's events and judgement (core/__init__.py),
-what is shown of a run (view.py), what is saved of it (`Aside.saved`). Behind a boundary nothing is caught. A source
-that was put aside is read again when other content stands under its path, a run when the monitor is restarted: its
-offsets are not saved, so that a version without the bug reads it from the beginning.
+Exceptions are caught at these boundaries and nowhere else: a message of a source (intake.py), a run's events and
+evaluation (watched.py), the page of a run (view.py), the saved state of a log (here). A quarantined source is read
+again when its path has new content, a quarantined run after a restart of the monitor. Its offsets are not saved, so a
+fixed version reads it from the start.
 """
 
 import logging
@@ -16,43 +15,43 @@ from megatron_monitor.core.saved import Saved
 from megatron_monitor.scalars import one_line
 from megatron_monitor.snapshot import MonitorCounts
 
-Room = Literal["source", "run", "page", "state"]
+Component = Literal["source", "run", "page", "state"]
 
-_MESSAGE = 200  # characters of an exception's message that people are shown
+_MESSAGE = 200  # characters of an exception's message that are shown
 _log = logging.getLogger(__name__)
 
 
 class Quarantine:
-    """Logs and counts what failed."""
+    """Logs and counts failures of the monitor's own code."""
 
     def __init__(self, counts: MonitorCounts) -> None:
         self._counts = counts
-        self._reported: set[tuple[Room, str]] = set()
+        self._reported: set[tuple[Component, str]] = set()
 
-    def note(self, room: Room, name: str, error: Exception) -> str:
-        """The traceback goes to the log, once a room and name; gives the words for people."""
-        if (room, name) not in self._reported:
-            self._reported.add((room, name))
-            self._counts.add("quarantined_total", room)
-            _log.error("%s=%r put aside: the monitor's own code failed at it", room, name, exc_info=error)
+    def note(self, component: Component, name: str, error: Exception) -> str:
+        """Log the traceback once per component and name. Return a text for people."""
+        if (component, name) not in self._reported:
+            self._reported.add((component, name))
+            self._counts.add("quarantined_total", component)
+            _log.error("%s=%r quarantined: the monitor's own code failed at it", component, name, exc_info=error)
         return f"the monitor's own code failed at it ({type(error).__name__}: {one_line(str(error)[:_MESSAGE])})"
 
-    def forget(self, room: Room, name: str) -> None:
-        """It works again: a later failure is news."""
-        self._reported.discard((room, name))
+    def forget(self, component: Component, name: str) -> None:
+        """Forget a failure, so that a later one is logged again."""
+        self._reported.discard((component, name))
 
     def encoded(self, log: str, value: Any) -> bytes | None:
-        """A part of the state; None if it cannot be written."""
+        """Return an encoded part of the state; None if it cannot be encoded."""
         try:
             data = msgspec.msgpack.encode(value)
-        except Exception as error:  # noqa: BLE001 - the boundary of what is saved
+        except Exception as error:  # noqa: BLE001 - a failure is confined to this part
             self.note("state", log, error)
             return None
         self.forget("state", log)
         return data
 
     def encoded_monitor(self, saved: Saved) -> bytes:
-        """The part of the monitor itself, without the messages that cannot be written."""
+        """Return the encoded part of the monitor itself, without messages that cannot be encoded."""
         saved.pending = {
             name: [one for one in waiting if self.encoded(one.message.run, one) is not None]
             for name, waiting in saved.pending.items()

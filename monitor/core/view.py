@@ -1,4 +1,4 @@
-"""What of a run and of the files is shown: samples, page and counts, made again only where something has changed."""
+"""Builds what is shown of runs and files: samples, page and counts. Unchanged content is reused."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -19,10 +19,10 @@ from megatron_monitor.run.nodes import countable_nodes
 from megatron_monitor.snapshot import EVERYTHING, MonitorCounts, RunSnapshot, ViewRequest
 
 _NO_IDENTITY: Mapping[str, Any] = MappingProxyType({})
-_AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
+_AGED = 1.0  # seconds after which the page of a run with an open incident is built again
 
 Added: TypeAlias = Callable[[Run, float], Mapping[str, Any]]
-"""Fields of the run's snapshot that optional parts give."""
+"""Returns fields of the run's snapshot from optional parts."""
 
 
 def _nothing(_run: Run, _now: float) -> Mapping[str, Any]:
@@ -40,10 +40,10 @@ def show(
     stopped: bool = False,
     over: bool = False,
 ) -> RunSnapshot | None:
-    """The run as HTTP shows it, with what is `added`; one that cannot be shown as it was last, if it ever was."""
+    """Return the run's snapshot with the `added` fields; after a failure the last snapshot, if there is one."""
     try:
         return _shown(run, now, config, added, asked, stopped=stopped, over=over)
-    except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
+    except Exception as error:  # noqa: BLE001 - a failure is confined to the page of this run
         quarantine.note("page", run.state.name, error)
         return run.shown
 
@@ -51,9 +51,10 @@ def show(
 def _shown(
     run: Run, now: float, config: Config, added: Added, asked: ViewRequest, *, stopped: bool, over: bool
 ) -> RunSnapshot:
-    """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference, and somebody asks. Its
-    samples are made anew, its page, charts and advice only if they are `asked` for: a scrape draws none. Of a run with
-    an incident the page is made too, for incidents stand there. `stopped`, `over`: as view_of says.
+    """Return the run's snapshot: the last one unless the run has changed and is requested.
+
+    Samples are always built again; page, charts and advice only if they are `asked` for, because a scrape needs none.
+    With an open incident the page is built too, because it has the incidents. `stopped`, `over`: see view_of.
     """
     shown, name = run.shown, run.state.name
     wanted = 2 if shown is None or asked.whole_of(name) else int(asked.page_of(name))
@@ -77,12 +78,12 @@ def _shown(
 
 
 def _is_looked_at(run: Run, shown: RunSnapshot, asked: ViewRequest) -> bool:
-    """Does somebody ask for it, or does it tell of an incident?"""
+    """Return True if the run is requested or has an incident."""
     return asked.any_of(run.state.name) or bool(run.book.open) or bool(shown.page["incidents"])
 
 
 def _has_changed(run: Run, condition: str, now: float) -> bool:
-    """Has it, since it was shown last? What an open incident says grows with time."""
+    """Return True if the run has changed since it was shown. Durations of open incidents change with time."""
     aged = bool(run.book.open) and now - run.shown_at >= _AGED
     return run.dirty or condition != run.shown_state or aged
 
@@ -97,13 +98,13 @@ def view_of(
     identity: Mapping[str, Any] = _NO_IDENTITY,
     now: float | None = None,
 ) -> RunView:
-    """What metrics and pages read of it. `stopped`: the daemon stops in order, and nothing is expected of the run;
-    `over`: the run ends with it.
+    """Return what metrics and pages read. `stopped`: the daemon stops in order, so the run has no deadline; `over`: the
+    run ends with the daemon.
     """
     state = run.state
     deadline = None if run.historical or state.lost or stopped else hang.deadline(state, config.detectors.hang)
     name = derived.run_state(state, run.historical)
-    gone = over or run.historical or name == "finished"  # its nodes are another's by now
+    gone = over or run.historical or name == "finished"  # its nodes now belong to another job
     nodes = () if gone else tuple(countable_nodes(state))
     return RunView(
         state, run.book, name, state.unix(deadline), config.gpu_peak_tflops, now, over, tuple(actions), nodes, identity
@@ -111,7 +112,7 @@ def view_of(
 
 
 def count_sources(counts: MonitorCounts, sources: Sources, unreadable: set[str]) -> None:
-    """Into `counts`: files by their state, bytes still to be read."""
+    """Add to `counts` the files by state and the unread bytes."""
     states = {"reading": 0, "following": len(sources.dormant), "unreadable": len(unreadable - sources.keys())}
     for name, source in sources.items():
         state = "unreadable" if name in unreadable else "following" if source.caught_up else "reading"

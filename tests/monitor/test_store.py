@@ -157,7 +157,7 @@ def test_a_state_that_nests_without_end_is_no_state(tmp_path: Path) -> None:
     saved, problems = load(tmp_path)
     assert saved is not None
     assert not saved.runs
-    assert "run='run' does not fit" in problems[0]
+    assert "run='run' cannot be read" in problems[0]
 
 
 def test_a_file_that_is_damaged_under_the_daemon_is_written_whole(
