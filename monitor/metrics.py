@@ -1,7 +1,8 @@
-"""The catalogue: one row a metric in metrics.csv.
+"""The catalogue of metrics: one row of metrics.csv each.
 
-Law: every metric is named there once; docs/metrics.md is generated from these rows. A row reads a `View` and gives
-samples; no sample where the log printed nothing. Event times are timestamps, never ages; ratios, never percent.
+Rules: metrics.csv is the only list of the metrics of a run, and docs/metrics.md is generated from it. A row reads a
+`RunView` and gives samples, none if the log printed nothing. Times of events are timestamps, not ages; ratios are not
+percentages.
 """
 
 import math
@@ -31,24 +32,24 @@ _NO_LABELS: tuple[str, ...] = ()
 
 
 class RunView(Struct, frozen=True):
-    """What a row of a run may read. Used by the loop thread alone, which owns the state."""
+    """The data from which a run's metrics are made; used only by the loop thread, which owns the state."""
 
     state: RunState
     book: IncidentBook
     run_state: str
     hang_deadline: float | None
-    """Unix seconds; None where no progress is expected."""
+    """Unix seconds; None if no progress is expected."""
     peak_tflops: float | None
     now: float | None = None
-    """The instant of the look at a run that is watched; None where the log's last line is the end."""
+    """Unix seconds for a live run; None for a finished log, which ends with its last line."""
     over: bool = False
-    """The daemon ends, and its runs with it: nothing of them fires any more."""
+    """True when the daemon stops: no incident fires any more."""
     actions: tuple[str, ...] = ()
-    """What remediations would do, do and did."""
+    """Remediations: dry runs, running and done."""
     nodes: tuple[str, ...] = ()
-    """Of the present attempt, as far as they are told and are not too many to be series."""
+    """Nodes of the current attempt; empty if unknown or too many for a series each."""
     identity: Mapping[str, Any] = field(default_factory=dict)
-    """Its job and its streams, and why they are believed to be (monitor/identity/)."""
+    """The run's job and streams, with the reason of the assignment (monitor/identity/)."""
 
 
 class MonitorMetric(Struct, frozen=True):
@@ -107,29 +108,28 @@ def _histogram(bounds: tuple[float, ...], counts: Sequence[int], values: float) 
 
 @cache
 def _upper(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    """Upper bounds as `le` names them: written once, for to write a float takes longer than to count."""
+    """Return upper bounds as texts for `le`; cached because formatting floats is slow."""
     return (*(repr(float(bound)) for bound in bounds), "+Inf")
 
 
 def _open(view: RunView) -> list[Incident]:
-    """The incidents that stand."""
     return [] if view.over else list(view.book.open.values())
 
 
 def _incidents(view: RunView) -> Iterator[MetricSample]:
-    known = {(one.incident, one.severity, one.event) for one in view.book.open.values()}
-    over = {tuple(labels.split(" ", 2)) for labels in view.book.over}
-    stand = () if view.over else known
-    return (MetricSample(labels, float(labels in stand)) for labels in sorted(known | over))
+    still_open = {(incident.incident, incident.severity, incident.event) for incident in view.book.open.values()}
+    resolved = {tuple(labels.split(" ", 2)) for labels in view.book.over}
+    firing = () if view.over else still_open
+    return (MetricSample(labels, float(labels in firing)) for labels in sorted(still_open | resolved))
 
 
-_LONGEST = 200  # characters of a summary
+_MAX_SUMMARY = 200  # characters
 
 
 def _incident_info(view: RunView) -> Iterator[MetricSample]:
     labels = _LABELS["megatron_incident_info"]
     for cause in causes(view.book) if not view.over else ():
-        yield MetricSample(tuple(clean_label(getattr(cause, name), _LONGEST) for name in labels), 1.0)
+        yield MetricSample(tuple(clean_label(getattr(cause, name), _MAX_SUMMARY) for name in labels), 1.0)
 
 
 def _failure_info(view: RunView) -> Iterator[MetricSample]:
@@ -149,7 +149,7 @@ def _section(view: RunView) -> Iterable[MetricSample]:
 
 
 def _of_timers(read: Callable[[TimerLine], dict[str, float]]) -> Callable[[RunView], Iterable[MetricSample]]:
-    """By category, of the timers shown last: sums of times that are printed to ten microseconds."""
+    """Return a reader of the last timers, by category; the log prints them to ten microseconds."""
 
     def samples(view: RunView) -> Iterable[MetricSample]:
         timed = view.state.attempt.timers.shown
@@ -178,14 +178,16 @@ _READS: dict[str, Callable[[RunView], Iterable[MetricSample] | HistogramSample |
     "effective_ratio": lambda view: _one(derived.effective_ratio(view.state, view.now)),
     "mfu": lambda view: _one(derived.utilisation(view.state, view.peak_tflops)[0]),
     "hfu": lambda view: _one(derived.utilisation(view.state, view.peak_tflops)[1]),
-    "validation": lambda view: _named({name: one.loss for name, one in view.state.attempt.validations.items()}),
+    "validation": lambda view: _named({name: result.loss for name, result in view.state.attempt.validations.items()}),
     "gpu_seconds": lambda view: _one(view.state.gpu_seconds or None),
     "progress_at": lambda view: _one(view.state.unix(view.state.progress_at)),
     "lost": lambda view: [
-        MetricSample((one.incident, one.severity), lost_seconds(one.evidence)) for one in _open(view)
+        MetricSample((incident.incident, incident.severity), lost_seconds(incident.evidence))
+        for incident in _open(view)
     ],
     "since": lambda view: [
-        MetricSample((one.incident, one.severity), one.since + view.state.wall_offset) for one in _open(view)
+        MetricSample((incident.incident, incident.severity), incident.since + view.state.wall_offset)
+        for incident in _open(view)
     ],
     **{
         read.__name__.removeprefix("_"): read
@@ -194,7 +196,7 @@ _READS: dict[str, Callable[[RunView], Iterable[MetricSample] | HistogramSample |
         )
     },
 }  # fmt: skip
-"""What the catalogue calls by a name. Else it names a function of the run's state, or a value of the View."""
+"""Readers that metrics.csv names. Other rows name a function of the run's state or an attribute of RunView."""
 _OF_STATE = {"derived": derived, "memory_pressure": memory_pressure, "slowdown": slowdown}
 
 
@@ -225,14 +227,12 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = tuple(
 
 
 def samples_of(view: RunView) -> dict[str, tuple[MetricSample, ...] | HistogramSample]:
-    """Every row's samples of one run; a row without any is left out."""
+    """Return a run's samples by metric; metrics without samples are left out."""
     out: dict[str, tuple[MetricSample, ...] | HistogramSample] = {}
     for metric in CATALOGUE:
-        got = metric.read(view)
-        if isinstance(got, HistogramSample):
-            out[metric.name] = got
-        elif got is not None:
-            samples = tuple(got)
-            if samples:
-                out[metric.name] = samples
+        samples = metric.read(view)
+        if isinstance(samples, HistogramSample):
+            out[metric.name] = samples
+        elif samples is not None and (listed := tuple(samples)):
+            out[metric.name] = listed
     return out

@@ -1,8 +1,7 @@
-"""Who may ask: basic auth against bcrypt hashes, as Prometheus's web configuration has them; and under which `Host`.
+"""Access control: basic auth with bcrypt hashes, as in Prometheus's web configuration, and allowed `Host` names.
 
-A check of a password costs what bcrypt costs (60 ms and more, on purpose), so right ones are remembered by a keyed
-digest: a scrape pays once. A user that does not exist costs the same as a wrong password. One password is checked at a
-time, and few may wait: guessing cannot take the machine.
+A bcrypt check takes 60 ms or more, so correct passwords are remembered by a keyed digest. An unknown user takes as long
+as a wrong password. One password is checked at a time and few may wait, so guessing cannot use up the CPU.
 """
 
 import asyncio
@@ -19,19 +18,19 @@ from typing import Protocol
 
 import bcrypt
 
-_WAITING = 32
-_LONGEST = 72  # bytes that bcrypt looks at
+_MAX_WAITING = 32
+_BCRYPT_BYTES = 72  # bcrypt ignores the rest of a password
 
 
 class TooManyGuessesError(Exception):
-    """More passwords wait to be checked than may."""
+    """Too many passwords are waiting to be checked."""
 
 
 class Authority(Protocol):
-    """Knows who may ask."""
+    """A check of credentials."""
 
     async def allows(self, header: str | None) -> bool:
-        """By the header `Authorization`. TooManyGuessesError."""
+        """Return True if the `Authorization` header is accepted. TooManyGuessesError."""
         ...
 
     def close(self) -> None:
@@ -40,36 +39,35 @@ class Authority(Protocol):
 
 
 class Auth:
-    """Users, by the hashes of their passwords. `allows` is called in one asyncio thread."""
+    """Basic auth by bcrypt hashes. `allows` is called in one asyncio thread."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         """`users`: name -> bcrypt hash."""
         self._users = {user.encode(): digest.encode() for user, digest in users.items()}
-        some = next(iter(self._users.values()), b"$2b$10$")
-        # Costs as much to check as a real one: 22 characters of salt, 31 of hash.
-        self._dummy_hash = some[:7] + b"." * 53
+        # for unknown users: takes as long to check as a real hash (22 characters of salt, 31 of hash)
+        self._dummy_hash = next(iter(self._users.values()), b"$2b$10$")[:7] + b"." * 53
         self._key = secrets.token_bytes(32)
         self._known: set[bytes] = set()
         self._waiting = 0
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="http passwords")
 
     async def allows(self, header: str | None) -> bool:
-        """Whether `Authorization` holds a user with the right password. TooManyGuessesError."""
+        """Return True if the header holds a user with the right password. TooManyGuessesError."""
         scheme, _, token = (header or "").strip().partition(" ")
         try:
             credentials = base64.b64decode(token.strip(), validate=True) if scheme.lower() == "basic" else b""
-        except ValueError:  # no base64, or no ASCII
+        except ValueError:  # invalid base64, or not ASCII
             return False
         user, colon, password = credentials.partition(b":")
         if not colon:
             return False
         digest = self._users.get(user, self._dummy_hash)
-        password = password[:_LONGEST]
+        password = password[:_BCRYPT_BYTES]
         parts = b"\0".join(hashlib.sha256(part).digest() for part in (user, digest, password))
         mark = hmac.digest(self._key, parts, "sha256")
         if mark in self._known:
             return True
-        if self._waiting >= _WAITING:
+        if self._waiting >= _MAX_WAITING:
             raise TooManyGuessesError
         self._waiting += 1
         try:
@@ -89,7 +87,7 @@ class Auth:
 def _check(password: bytes, digest: bytes) -> bool:
     try:
         return bcrypt.checkpw(password, digest)
-    except ValueError:  # a NUL in the password, or a salt that is none
+    except ValueError:  # a NUL in the password, or an invalid salt
         return False
 
 
@@ -101,29 +99,29 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Does this address, or the name of one, let nobody in but this host's own users?"""
+    """Return True if only this host can reach the address or name."""
     address = _address(host.partition("%")[0])
     return host == "localhost" or (address is not None and address.is_loopback)
 
 
 class Hosts:
-    """The names that a request may be for: a page on the internet must not read a daemon through its visitor's browser.
+    """The `Host` names that are allowed, as a protection against DNS rebinding.
 
-    Such a page lets its own name point to 127.0.0.1 (DNS rebinding); the browser then asks us under that name. So on a
-    loopback address only addresses, localhost, the name that is listened on and `web.allowed_hosts` pass. Beyond
-    loopback every name may be this host's: there all pass until `web.allowed_hosts` says which.
+    In that attack a web page makes its own name point to 127.0.0.1, and its visitor's browser then sends requests under
+    that name. A daemon on a loopback address therefore allows only addresses, localhost, its own names and
+    `web.allowed_hosts`. On another address every name is allowed unless `web.allowed_hosts` is set.
     """
 
     def __init__(self, listen: str, address: str, allowed: Sequence[str] = (), public: str | None = None) -> None:
-        """`listen`: the host as configured, `address`: the one that is listened on, `allowed`: globs over names,
-        `public`: the name under which people reach the page.
+        """`listen` is the configured host, `address` the resolved one, `allowed` are globs, `public` is the page's
+        public name.
         """
         self._any = not allowed and not is_loopback(address)
         self._names = ["localhost", "*.localhost", socket.gethostname().lower()]
         self._names += [name.lower() for name in (listen, public, *allowed) if name]
 
     def allow(self, header: str | None) -> bool:
-        """Whether the request may be answered. Who sends no Host is no browser."""
+        """Return True if the `Host` header is allowed. A browser always sends one, so None is allowed."""
         if self._any or header is None:
             return True
         host = _host_of(header)
@@ -131,7 +129,7 @@ class Hosts:
 
 
 def _host_of(header: str) -> str:
-    """Without the port, in lower case, without the dot that may end a name."""
+    """Return the host in lower case, without port and final dot."""
     text = header.strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]

@@ -1,4 +1,4 @@
-"""What the server and its applications hand each other: requests, replies, and the limits of both."""
+"""Requests, replies and limits: the interface between the HTTP server and its applications."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,54 +9,54 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds, bytes and counts."""
+    """Limits of the HTTP server; times are in seconds."""
 
     connections: int = 512
-    """At once; fewer where the process may not open four times as many files."""
+    """Open connections; at most a quarter of the process's limit of open files."""
     head_bytes: int = 16 * 1024
-    """A request line with its headers: browsers and Prometheus stay below 2 KiB."""
+    """Size of a request line with its headers; browsers and Prometheus stay below 2 KiB."""
     handshake: float = 5.0
-    """For a TLS handshake: three round trips."""
+    """Time for a TLS handshake, which takes three round trips."""
     head: float = 10.0
-    """From a request's first byte to its last: all of it fits one packet."""
+    """Time from the first to the last byte of a request's head, which fits one packet."""
     idle: float = 75.0
-    """Between two requests of one connection: Prometheus's usual scrape interval is 15 s to 60 s."""
+    """Time between two requests of a connection; Prometheus usually scrapes every 15 s to 60 s."""
     answer: float = 30.0
-    """To make an answer, and to take it once the connection is to end: three times the usual scrape timeout."""
+    """Time to wait until the client reads its answer: three times the usual scrape timeout."""
     unread: int = 64 << 20
-    """Bytes of all answers that their clients have not read: eight scrapes of 1,000 runs."""
+    """Bytes of all answers that clients have not read: eight scrapes of 1,000 runs."""
     send_buffer: int = 256 * 1024
-    """Of the system, for each connection: so much is rendered for a client that pipelines and never reads."""
+    """Bytes of the system's send buffer of each connection; bounds the work for a client that never reads."""
     threads: int = 4
-    """That render. Python runs one at a time in any case."""
+    """Threads that render; Python runs one at a time."""
     body: int = 0
-    """Bytes of a request's body; 0: none has one."""
+    """Bytes of a request's body; 0: requests with a body are refused."""
     bodies: int = 256 << 20
-    """Of all bodies that are held at once."""
+    """Bytes of all bodies that are held at the same time."""
     upload: float = 60.0
-    """For a body to come whole."""
+    """Time for a body to arrive."""
     certificates: float = 1.0
-    """Between two looks at the certificate's files, which a new connection triggers."""
+    """Minimum time between two checks of the certificate files; a new connection triggers a check."""
 
 
 class Request(NamedTuple):
-    """A GET or HEAD without a body; where bodies are read another method, which the application may refuse."""
+    """A request. It is a GET or HEAD without a body unless `Limits.body` is set."""
 
     method: str = "GET"
     path: str = "/"
-    """Unquoted once. Empty: the request names none that can be understood."""
+    """Unquoted once; empty if it cannot be parsed."""
     query: str = ""
     headers: Mapping[str, str] = MappingProxyType({})
-    """By lower-case name."""
+    """Keys are in lower case."""
     raw_path: str = ""
-    """As the client wrote it, still quoted."""
+    """The path as received, still quoted."""
     peer: str = ""
     """The client's address."""
     body: bytes = b""
 
 
 class Reply(NamedTuple):
-    """What goes back; for HEAD the server leaves the body out."""
+    """An answer; the server omits the body for HEAD."""
 
     status: int
     content_type: str
@@ -68,27 +68,27 @@ Application = Callable[[Request], Reply]
 
 
 def text_reply(status: int, text: str, *headers: tuple[str, str]) -> Reply:
-    """A short answer in words."""
+    """Return a plain-text reply."""
     return Reply(status, "text/plain; charset=utf-8", text.encode(), headers)
 
 
 def too_large(request: Request) -> Reply:
-    """What who sends a body is told where none is read."""
+    """Return the refusal of a body where none is accepted."""
     if request.method in ("GET", "HEAD"):
         return text_reply(413, "a request has no body here\n")
     return text_reply(405, "only GET and HEAD are served here\n")
 
 
 def request_of(scope: Mapping[str, Any]) -> Request:
-    """The request of an ASGI scope, still without its body."""
+    """Return the request of an ASGI scope, without its body."""
     raw, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
-    if not raw.startswith("/"):  # absolute form, as to a proxy; anything else names no page
+    if not raw.startswith("/"):  # absolute form, as sent to a proxy; anything else is unknown
         try:
             raw = (urlsplit(raw).path or "/") if raw.startswith(("http://", "https://")) else "/*"
-        except ValueError:  # a host that is none
+        except ValueError:  # an invalid host
             raw = ""
     headers: dict[str, str] = {}
-    for name, value in scope["headers"]:  # in lower case
+    for name, value in scope["headers"]:
         key, text = name.decode("latin-1"), value.decode("latin-1")
         headers[key] = f"{headers[key]},{text}" if key in headers else text
     peer = str(scope["client"][0]) if scope["client"] else ""

@@ -1,7 +1,7 @@
-"""Figures of a run as short texts for people: on the pages, in what the API sends to them, in `top`.
+"""Figures of a run as short texts, for the pages, their API and `top`.
 
-The browser shows the texts that it is sent. For the charts and phases, which it draws itself, static/format.js has
-`number`, `duration` and `instant` again: tests/e2e/test_page.py runs both over one table of cases.
+For charts and phases, which the browser draws, static/format.js repeats `number`, `duration` and `instant`;
+tests/e2e/test_page.py runs both over one table of cases.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ from megatron_monitor.model.tables import rows_of
 from megatron_monitor.scalars import one_line
 
 DASH = "–"
-_JOINED = "\u00a0"  # a blank at which no line breaks
+_JOINED = "\u00a0"  # no-break space
 # State and severity by symbol and word, never by colour alone.
 SYMBOLS = {
     "starting": "◔", "training": "●", "evaluating": "◑", "saving": "◒", "hung": "■", "crashed": "✖",
@@ -21,16 +21,16 @@ SYMBOLS = {
 
 
 class Figure(NamedTuple):
-    """A figure and the smaller words beside it."""
+    """A figure and a note in small print."""
 
     text: str
     note: str = ""
     tone: str = ""
-    """`bad` or `warn` where the figure needs a look."""
+    """`bad` or `warn` for a figure that needs attention."""
 
 
 def number(value: Any) -> str:
-    """Four digits; thousands grouped; a dash where it is unknown. The API sends nan and inf as text."""
+    """Return a number with four digits and grouped thousands; a dash for None. The API sends nan and inf as text."""
     if value is None or isinstance(value, str):
         return value or DASH
     if value != value or value in (float("inf"), float("-inf")):
@@ -43,7 +43,7 @@ def _known(value: Any) -> bool:
 
 
 def count(value: Any) -> str:
-    """Tokens and the like: millions, billions, trillions as M, B, T."""
+    """Return millions, billions and trillions as M, B and T."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
         if _known(value) and abs(value) >= size:
             return f"{value / size:.4g} {letter}"
@@ -51,12 +51,12 @@ def count(value: Any) -> str:
 
 
 def percent(ratio: Any) -> str:
-    """A ratio with one digit after the point."""
+    """Return a ratio in percent, with one decimal."""
     return f"{100 * ratio:.1f} %" if _known(ratio) else DASH
 
 
 def duration(seconds: Any) -> str:
-    """Seconds in the two largest units that are not 0."""
+    """Return seconds in their two largest units."""
     if not _known(seconds):
         return DASH
     seconds = max(0.0, seconds)
@@ -71,7 +71,7 @@ def duration(seconds: Any) -> str:
 
 
 def instant(at: Any) -> str:
-    """UTC, to the second."""
+    """Return Unix seconds as UTC."""
     if not _known(at):
         return DASH
     try:
@@ -81,12 +81,12 @@ def instant(at: Any) -> str:
 
 
 def size(count: Any) -> str:
-    """Bytes as GiB."""
+    """Return bytes in GiB."""
     return f"{count / 2**30:.1f} GiB" if _known(count) else DASH
 
 
 def plain(name: str, value: Any) -> str:
-    """A fact of an incident or a run: its kind is known by its name alone."""
+    """Return the text of a fact; its name shows the kind of value."""
     if name.endswith("_at"):
         return instant(value)
     if isinstance(value, dict):
@@ -97,7 +97,7 @@ def plain(name: str, value: Any) -> str:
 
 
 def facts(values: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, str]]:
-    """(name, value) in words; what a file is called may command a terminal that shows the page."""
+    """Return names and values as texts without control characters."""
     return [(name.replace("_", " "), one_line(plain(name, values[name]))) for name in names]
 
 
@@ -106,13 +106,11 @@ FLEET = (
     "progress_at", "iteration", "eta", "seconds_per_iteration", "over_normal", "tflops", "samples_per_second",
     "lm_loss", "max_memory_bytes", "at_risk_seconds",
 )  # fmt: skip
-"""The columns of the table of all runs, after name, state and open incidents, where nobody chose others."""
+"""Default columns of the table of all runs, after name, state and open incidents."""
 
 
 def _state(run: dict[str, Any]) -> Figure:
-    """The state's symbol and word; beside it why it crashed, or the phase where it differs from the state. An end with
-    a failure behind the last iteration is no good one.
-    """
+    """Return the state, with the failure or a different phase as its note. A failure after the last iteration warns."""
     state, phase = str(run.get("state", "")), str(run.get("phase") or "")
     note = str(run["failure"]).partition(":")[0] if run.get("failure") else phase
     note = "" if note == state else note
@@ -184,14 +182,14 @@ _OF_RUN: dict[str, Callable[[dict[str, Any], float], Figure]] = {
     "tflops": _tflops, "validation_loss": _validation, "progress_at": _silence, "at_risk_seconds": _at_risk,
     "restarts": _restarts,
 }  # fmt: skip
-"""Figures that need more than the value of their key; the others are numbers but for these:"""
+"""Figures that need several values of a run; the others are numbers, except for `_FORMS`."""
 _FORMS = {"max_memory_bytes": size, "effective_training_time_ratio": percent, "consumed_tokens": count}
 
 
 def figures(run: dict[str, Any], now: float) -> dict[str, Figure]:
-    """What the pages and `top` show of a run, by key: `state`, and the keys of LABELS."""
+    """Return a run's figures by key: `state` and the keys of LABELS."""
     shown = {"state": _state(run)}
     for key in LABELS:
-        own = _OF_RUN.get(key)
-        shown[key] = Figure(_FORMS.get(key, number)(run.get(key))) if own is None else own(run, now)
+        of_run = _OF_RUN.get(key)
+        shown[key] = Figure(_FORMS.get(key, number)(run.get(key))) if of_run is None else of_run(run, now)
     return shown

@@ -1,7 +1,7 @@
-"""The application behind server.py: one table of paths, health, /metrics, security headers, gzip.
+"""The daemon's HTTP application: routes paths, answers /metrics and health checks, adds security headers, compresses.
 
-Law: a request reads one Snapshot and a clock, nothing else: no file of a log, no state of the loop's. The loop makes
-the Snapshot when it is asked; who asks waits for a moment at most (latest.py).
+Rule: a request reads only one Snapshot and the clock, never a log or the loop's state. The loop makes the Snapshot on
+request (latest.py).
 """
 
 import gzip
@@ -20,20 +20,19 @@ from megatron_monitor.snapshot import FIGURES, NOTHING, MetricSample, Snapshot, 
 from megatron_monitor.system.clock import Clock
 
 _HEADER: Final = "x-prometheus-scrape-timeout-seconds"
-"""Prometheus, its agents and vmagent send it with each scrape, nobody else does."""
-_UNKNOWN: Final = 15.0  # seconds between two scrapes of one that came once: what deploy/prometheus/ ships
-_LATE: Final = 1.25  # times its interval after which a scraper is not expected any more,
-_ROUND_TRIP: Final = 1.0  # and seconds more
-_PEERS: Final = 16  # scrapers that are remembered; a pair of Prometheus is two
+"""Only scrapers send this header: Prometheus, its agents and vmagent."""
+_DEFAULT_INTERVAL: Final = 15.0  # seconds, as in deploy/prometheus/; used until a scraper has come twice
+_GRACE_FACTOR: Final = 1.25  # a scraper is awaited for its interval times this,
+_ROUND_TRIP: Final = 1.0  # plus these seconds
+_MAX_SCRAPERS: Final = 16
 
 
 class Scrapes:
-    """Who scrapes, and how often, each one's last scrape and the time between its last two: an orderly stop serves each
-    of them once more.
+    """The known scrapers, each with its last scrape and its interval. An orderly stop serves each of them once more.
 
-    A Prometheus whose target is gone cannot tell a stop from a death. The daemon therefore asks here whether a scraper
-    is still to come (daemon.py). Only what says that it scrapes counts: a person's curl or a test is waited for by
-    nobody. Called by HTTP threads and by the loop. Instants are monotonic seconds.
+    Prometheus cannot distinguish a target that was stopped from one that died, so the daemon waits for the last scrapes
+    (daemon.py). Only clients that send the scrape header count. Used by HTTP threads and the loop; times are monotonic
+    seconds.
     """
 
     def __init__(self) -> None:
@@ -41,20 +40,20 @@ class Scrapes:
         self._scrapers: dict[str, tuple[float, float]] = {}  # address -> its last scrape, and its interval
 
     def answered(self, request: Request, asked_at: float) -> None:
-        """A page that was asked for at `asked_at` is ready."""
+        """Record a scrape that was requested at `asked_at`."""
         if _HEADER not in request.headers:
             return
         with self._guard:
-            before, _ = self._scrapers.pop(request.peer, (asked_at - _UNKNOWN, _UNKNOWN))
+            before, _ = self._scrapers.pop(request.peer, (asked_at - _DEFAULT_INTERVAL, _DEFAULT_INTERVAL))
             self._scrapers[request.peer] = asked_at, asked_at - before
-            if len(self._scrapers) > _PEERS:
+            if len(self._scrapers) > _MAX_SCRAPERS:
                 del self._scrapers[next(iter(self._scrapers))]
 
     def expected_until(self, since: float) -> float:
-        """When the last scraper that has not come after `since` should have come; -inf if all have."""
+        """Return until when to wait for scrapers that have not come since `since`; -inf if all have."""
         with self._guard:
-            waiting = [one for one in self._scrapers.values() if one[0] <= since]
-        return max((at + _LATE * interval + _ROUND_TRIP for at, interval in waiting), default=float("-inf"))
+            waiting = [scraper for scraper in self._scrapers.values() if scraper[0] <= since]
+        return max((at + _GRACE_FACTOR * interval + _ROUND_TRIP for at, interval in waiting), default=float("-inf"))
 
 
 _AGE = "megatron_monitor_snapshot_age_seconds"
@@ -65,7 +64,7 @@ class Exposition:
     """Answers /metrics in the format that the client accepts: text, or OpenMetrics, which Prometheus prefers."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], clock: Clock) -> None:
-        """By the clock the age of what is shown grows until the loop makes another snapshot."""
+        """`clock` gives the age of the snapshot, which is a metric."""
         self._snapshot, self._clock = snapshot, clock
         self._process = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._process)
@@ -73,7 +72,7 @@ class Exposition:
         self._formats = {openmetrics: TextFormat(openmetrics=openmetrics) for openmetrics in (False, True)}
 
     def reply(self, request: Request) -> Reply:
-        """The page."""
+        """Return the metrics page."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         ours = self._formats[content_type.startswith("application/openmetrics-text")]
         text = ours.page(self._aged(self._snapshot())) + encode(self._process).decode()
@@ -90,9 +89,8 @@ class Exposition:
         return replace(shown, monitor=shown.monitor | {_AGE: (MetricSample((), age),)})
 
 
-_HEALTHY_WITHIN = 30.0
-"""Seconds since the loop last turned: a turn takes milliseconds, a full disk or swap may stall it."""
-_WORTH_PACKING = 1000  # bytes
+_MAX_LOOP_PAUSE = 30.0  # seconds: a turn takes milliseconds, but a full disk or swapping may stall the loop
+_MIN_GZIP_BYTES = 1000
 _SECURITY = (
     (
         "Content-Security-Policy",
@@ -104,7 +102,7 @@ _SECURITY = (
 
 
 class App:
-    """Answers requests. Reads one `snapshot` a request."""
+    """The daemon's application; it reads one `snapshot` a request."""
 
     def __init__(self, snapshot: Callable[[ViewRequest], Snapshot], clock: Clock, turned: Callable[[], float]) -> None:
         """`turned` gives the monotonic second of the loop's last turn."""
@@ -112,11 +110,10 @@ class App:
         self._clock = clock
         self._turned = turned
         self._metrics = Exposition(lambda: snapshot(FIGURES), clock)
-        self._ready = False  # once ready it stays so, and no probe waits for a snapshot
+        self._ready = False  # stays true, so later probes need no snapshot
         self.notice = ""
-        """A warning that every page for people begins with."""
+        """A warning on top of every HTML page."""
         self.scrapes = Scrapes()
-        """Who scrapes: an orderly stop waits for them."""
 
     def __call__(self, request: Request) -> Reply:
         """Route one request."""
@@ -129,7 +126,7 @@ class App:
             return reply
         if request.path == "/-/healthy":
             idle = self._clock.monotonic() - self._turned()
-            if idle < _HEALTHY_WITHIN:
+            if idle < _MAX_LOOP_PAUSE:
                 return text_reply(200, "healthy\n")
             return text_reply(503, f"the loop has not turned for {idle:.0f} s\n")
         if request.path == "/-/ready":
@@ -141,15 +138,15 @@ class App:
             page = view_of(request, self._snapshot(asked_by(request)), self._clock.wall(), self.notice)
         if page is None:
             return text_reply(404, "no such page; try / or /metrics\n")
-        return _packed(page, request)
+        return _with_headers(page, request)
 
 
-def _packed(reply: Reply, request: Request) -> Reply:
-    """With the headers of every page, and compressed where the client accepts it and it helps."""
+def _with_headers(reply: Reply, request: Request) -> Reply:
+    """Add the headers of every page, and compress a long body if the client accepts gzip."""
     headers = (*reply.headers, *_SECURITY)
     if "Cache-Control" not in dict(reply.headers):
         headers += (("Cache-Control", "no-store"),)
-    if len(reply.body) < _WORTH_PACKING or "gzip" not in request.headers.get("accept-encoding", ""):
+    if len(reply.body) < _MIN_GZIP_BYTES or "gzip" not in request.headers.get("accept-encoding", ""):
         return reply._replace(headers=headers)
     body = gzip.compress(reply.body, compresslevel=4, mtime=0)
     return reply._replace(body=body, headers=(*headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")))

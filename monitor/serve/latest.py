@@ -1,13 +1,11 @@
-"""The Snapshot that other threads ask for: made by the loop when somebody asks, and only then.
+"""Hands Snapshots from the loop to HTTP threads. The loop makes one only when a thread requests it.
 
-The way of a scrape: an HTTP thread puts its question here and wakes the loop; the loop ends its pause, folds what lies
-in its queue, makes one Snapshot for all who wait, and each HTTP thread renders it. Snapshots are not made after each
-batch: to make 50 runs' samples ten times a second costs more than to judge them. A scrape does not wait for the reader
-threads either: what was written in the last two seconds at most may not be in it.
+An HTTP thread registers its request here and wakes the loop. The loop folds its queued messages, makes one Snapshot for
+all waiting requests, and each HTTP thread renders it. Making samples of 50 runs after every batch would cost more than
+judging the runs. Lines of the last two seconds may be missing, because nothing waits for the reader threads.
 
-A loop that is busy (a backlog, a machine that swaps) is waited for a moment only: then the last Snapshot must do, which
-is as old as the question before. What is not asked for (`Asked`: a scrape wants no pages, an overview no charts, the
-page of a run nothing of the others) is not made, and may be old in the Snapshot that comes.
+If the loop is busy, a request waits `_WAIT` seconds and then gets the last Snapshot. Parts that no request needs (see
+`ViewRequest`) are not renewed and may be old.
 """
 
 import threading
@@ -17,26 +15,25 @@ from operator import or_
 
 from megatron_monitor.snapshot import EVERYTHING, NOTHING, Snapshot, ViewRequest
 
-_WAIT = 2.0  # seconds: the batch, and 2,000 runs' samples on a loaded machine; a scrape has 10 s as a rule
+_WAIT = 2.0  # seconds: enough for the samples of 2,000 runs on a loaded machine; a scrape usually has 10 s
 
 
 class LatestSnapshot:
-    """Called by any thread for a Snapshot; `wanted`, `asked`, `last` and `show` are the loop's."""
+    """The last Snapshot, and the requests for a new one. HTTP threads call the object; the loop calls the rest."""
 
     def __init__(self, first: Snapshot, wake: Callable[[], None], wait: float = _WAIT) -> None:
-        """`wake` makes the loop turn now; a question waits for `wait` seconds."""
+        """`wake` ends the loop's pause; a request waits at most `wait` seconds."""
         self.last = first
-        """The one that was shown last."""
         self._wake = wake
         self._wait = wait
         self._shown = threading.Condition()
-        self._waiting: dict[int, ViewRequest] = {}  # number of a question -> what it is for
+        self._waiting: dict[int, ViewRequest] = {}  # number of a request -> the parts it needs
         self._number = 0
         self._ended = False
 
     def __call__(self, asked: ViewRequest) -> Snapshot:
-        """One made after this question with what is `asked` for, or the last one if the loop does not turn in time."""
-        with self._shown:  # the question stands when the wait is over: the next Snapshot is made for it
+        """Return a new Snapshot with the parts `asked` for, or the last one if the loop is too busy."""
+        with self._shown:  # the request stays after the wait: the loop still makes its Snapshot
             if self._ended:
                 return self.last
             self._number = mine = self._number + 1
@@ -47,7 +44,7 @@ class LatestSnapshot:
             return self.last
 
     def end(self) -> None:
-        """The loop turns no more: whoever waits or asks has the last one at once."""
+        """Answer all present and future requests with the last Snapshot: the loop has ended."""
         with self._shown:
             self._ended = True
             self._waiting.clear()
@@ -55,17 +52,17 @@ class LatestSnapshot:
 
     @property
     def wanted(self) -> bool:
-        """Does anybody wait?"""
+        """True if a request is waiting."""
         return bool(self._waiting)
 
     @property
     def asked(self) -> ViewRequest:
-        """What all who wait want."""
+        """All parts that waiting requests need."""
         with self._shown:
             return reduce(or_, self._waiting.values(), NOTHING)
 
     def show(self, snapshot: Snapshot, asked: ViewRequest = EVERYTHING) -> None:
-        """Answer all who wait for no more than was `asked` for as this was made. To be made and shown at once."""
+        """Answer the requests that need no more than the parts `asked`, with which this Snapshot was made."""
         with self._shown:
             self.last = snapshot
             for number in [number for number, wanted in self._waiting.items() if wanted | asked == asked]:

@@ -1,8 +1,8 @@
-"""The pages for people: data of a Snapshot for the templates, which static/*.js keeps up to date.
+"""The HTML pages: render a Snapshot by the templates; static/*.js then keeps the pages up to date.
 
-Law: Jinja2 escapes what is filled in; all addresses are relative, so that the pages work through a tunnel and behind a
-path prefix; no style or script stands in the HTML, so that the Content-Security-Policy can forbid both; without script
-the pages still show everything but the charts, and reload by themselves.
+Rules: Jinja2 escapes all values. All addresses are relative, so the pages work through a tunnel and behind a path
+prefix. The HTML holds no inline style or script, so the Content-Security-Policy forbids both. Without JavaScript the
+pages show everything but the charts and reload by themselves.
 """
 
 import logging
@@ -25,20 +25,19 @@ _log = logging.getLogger(__name__)
 _FACTS = (
     "actions", "job", "losses", "topology", "software", "environment", "tflops_formula", "failure", "sources"
 )  # fmt: skip
-_ASKED_FOR = ("arguments",)
-"""Too much to be sent every other second."""
-_BEHIND = 5.0  # seconds from which it is said that what is shown is old
-_REPORTED = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node")
-"""Evidence that an incident's own lines show."""
+_ON_REQUEST = ("arguments",)
+"""Facts that are too large to be sent every two seconds."""
+_MAX_LAG = 5.0  # seconds behind the logs before the page warns
+_SHOWN_APART = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node")
+"""Evidence that an incident shows outside its list of facts."""
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
-_OBEYED = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
-"""What a terminal obeys: pages are read there, too."""
-_WORST = 5
-"""Open incidents that stand for themselves; the others are folded, and so is what is for information."""
+_CONTROL_CHARACTERS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
+"""Characters that command a terminal, where pages are read, too; they are replaced."""
+_MAX_UNFOLDED = 5  # incidents; the others and those of severity info are folded
 
 
 def run_path(name: str) -> str:
-    """The address of a run below `runs/`, slashes and all; what a proxy could change goes into a query."""
+    """Return the address of a run below `runs/`; a name that a proxy could change is given as `?name=`."""
     segments = name.split("/")
     if any(segment in ("", ".", "..") for segment in segments) or "%" in name or "\\" in name:
         return "?name=" + quote(name, safe="", errors="replace")
@@ -47,17 +46,17 @@ def run_path(name: str) -> str:
 
 @cache
 def _templates() -> Environment:
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, trim_blocks=True,
-        lstrip_blocks=True, finalize=_shown_to_people,
+        lstrip_blocks=True, finalize=_without_control_characters,
     )  # fmt: skip
-    made.policies["json.dumps_kwargs"] = {}  # keys stay in their order
-    made.globals |= {"symbols": SYMBOLS, "labels": LABELS, "columns": FLEET, "counted": _counted}
-    return made
+    templates.policies["json.dumps_kwargs"] = {}  # keeps the order of the keys
+    templates.globals |= {"symbols": SYMBOLS, "labels": LABELS, "columns": FLEET, "counted": _counted}
+    return templates
 
 
-def _shown_to_people(value: object) -> object:
-    return value.translate(_OBEYED) if type(value) is str and not value.isprintable() else value
+def _without_control_characters(value: object) -> object:
+    return value.translate(_CONTROL_CHARACTERS) if type(value) is str and not value.isprintable() else value
 
 
 def _rendered(template: str, root: str, **values: object) -> str:
@@ -65,7 +64,7 @@ def _rendered(template: str, root: str, **values: object) -> str:
 
 
 def render_index(snapshot: Snapshot, now: float, notice: str = "") -> str:
-    """All runs and their open incidents; `notice`: a warning on top."""
+    """Return the page of all runs and open incidents; `notice` is a warning on top."""
     return _rendered(
         "index.html", "", notice=notice, summary=summary(snapshot), members=snapshot.members,
         incidents=_incidents(snapshot.incidents, now), any_open=bool(snapshot.incidents),
@@ -75,18 +74,18 @@ def render_index(snapshot: Snapshot, now: float, notice: str = "") -> str:
 
 
 def _shown(page: dict[str, Any], now: float) -> dict[str, Any]:
-    """What the templates need of a run."""
+    """Return the values of a run that the templates use."""
     more = {"path": run_path(page["run"]), "figures": figures(page, now)}
     return {"iteration": None, "train_iterations": None, "last_line": None, **page, **more}
 
 
-_RECENT = 86400.0  # seconds since its last progress in which a run that died may still be news
+_RECENT_SECONDS = 86400.0  # a run that died is sorted to the top for so long after its last progress
 _DEAD = ("crashed", "lost")
-_OVER = 4
+_RANK_OVER = 4
 
 
 def worst_first(snapshot: Snapshot, now: float) -> list[RunSnapshot]:
-    """All runs, those kept as history too: critical, died in the last day, warned of, alive, and what is long over."""
+    """Return all runs in the order: critical, died in the last day, with a warning, alive, over."""
     return sorted(snapshot.all_runs, key=lambda run: _order(run.page, now))
 
 
@@ -96,34 +95,34 @@ def _order(page: dict[str, Any], now: float) -> tuple[int, float, str]:
     if "critical" in severities or state == "hung":
         return 0, 0.0, name
     if state in (*_DEAD, "stopped", "finished"):
-        return (1 if state in _DEAD and now - last < _RECENT else _OVER), -last, name  # the last to end first
+        return (1 if state in _DEAD and now - last < _RECENT_SECONDS else _RANK_OVER), -last, name  # latest end first
     return (2 if "warning" in severities else 3), 0.0, name
 
 
 def each_run(runs: Iterable[RunSnapshot], shown: Callable[[RunSnapshot], T]) -> list[T]:
-    """What is shown of each run. One that cannot be shown costs the page its own part alone."""
+    """Call `shown` for each run; a run whose data raise an error is logged and left out."""
     out: list[T] = []
     for run in runs:
         try:
             out.append(shown(run))
-        except Exception:  # noqa: BLE001 - the boundary of a row
+        except Exception:  # noqa: BLE001 - one run must not break the page
             _log.exception("run=%r could not be shown and is left out", run.run)
     return out
 
 
 def summary(snapshot: Snapshot) -> str:
-    """One line over the table."""
+    """Return the line above the table: counts of states, and how old the data are."""
     states = Counter(run.page["state"] for run in snapshot.all_runs)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     count = f"{len(snapshot.all_runs)} run{'' if len(snapshot.all_runs) == 1 else 's'}"
-    reading = "" if snapshot.ready else "; reading the backlog"
-    if snapshot.ready and snapshot.behind_seconds > _BEHIND:
-        reading = f"; the monitor is {snapshot.behind_seconds:.0f} s behind the logs"
-    return f"{count}{': ' if counts else ''}{counts}{reading}; {instant(snapshot.at)}"
+    lag = "" if snapshot.ready else "; reading the backlog"
+    if snapshot.ready and snapshot.behind_seconds > _MAX_LAG:
+        lag = f"; the monitor is {snapshot.behind_seconds:.0f} s behind the logs"
+    return f"{count}{': ' if counts else ''}{counts}{lag}; {instant(snapshot.at)}"
 
 
 def render_run(run: RunSnapshot, now: float, root: str, notice: str = "") -> str:
-    """One run: its figures, its incidents, its charts, what is known of it, its last line."""
+    """Return the page of one run."""
     page = run.page
     return _rendered(
         "run.html", root, notice=notice, run=_shown(page, now), incidents=_incidents(page["incidents"], now),
@@ -132,14 +131,14 @@ def render_run(run: RunSnapshot, now: float, root: str, notice: str = "") -> str
 
 
 def render_missing(name: str, root: str, notice: str = "") -> str:
-    """For who follows a link to a run that is not known: an old message's, or one of another monitor."""
+    """Return the page for a link to an unknown run, for example from an old message."""
     return _rendered("missing.html", root, notice=notice, name=name)
 
 
 def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
-    """What the scripts are sent of a run: its data, and the texts of its page."""
+    """Return the data and texts of a run for the page's scripts."""
     return {
-        **{name: value for name, value in page.items() if name not in _ASKED_FOR},
+        **{name: value for name, value in page.items() if name not in _ON_REQUEST},
         "path": run_path(page["run"]),
         "figures": figures(page, now),
         "facts": _known(page),
@@ -148,18 +147,18 @@ def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
 
 
 def fleet_run(page: dict[str, Any], now: float, columns: Sequence[str] = FLEET) -> dict[str, Any]:
-    """What the page of all runs is sent of one: 500 runs every other second are to be little work on both sides.
+    """Return the few values of a run that the page of all runs needs: it shows up to 500 runs every two seconds.
 
-    `order` is what the columns are sorted by, `over` whether nobody waits for the run.
+    `order` holds the values by which columns are sorted; `over` is true if the run has ended and is not recent news.
     """
     shown = figures(page, now)
-    known = [name for name in columns if name in LABELS]
+    keys = [name for name in columns if name in LABELS]
     return {
         **{name: page.get(name) for name in ("run", "state", "iteration", "train_iterations")},
         "path": run_path(page["run"]),
-        "over": _order(page, now)[0] == _OVER,
-        "figures": {name: shown[name] for name in ("state", *known)},
-        "order": {name: page.get("slowdown_ratio" if name == "over_normal" else name) for name in known},
+        "over": _order(page, now)[0] == _RANK_OVER,
+        "figures": {name: shown[name] for name in ("state", *keys)},
+        "order": {name: page.get("slowdown_ratio" if name == "over_normal" else name) for name in keys},
         "incidents": [_live_incident(item, now) for item in page["incidents"]],
     }
 
@@ -169,8 +168,9 @@ def _live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
     return {
         **incident, "path": run_path(incident["run"]), "age": _age(incident, now),
         "order": (_SEVERITY.get(incident["severity"], 3), -(_cost(incident, now) or 0.0), incident["since"]),
-        "lasted": duration(now - incident["since"]), "said": _said(incident), "place": _place(incident, now),
-        "facts": facts(evidence, [name for name in evidence if name not in _REPORTED]),
+        "lasted": duration(now - incident["since"]), "said": _summary_without_advice(incident),
+        "place": _place(incident, now),
+        "facts": facts(evidence, [name for name in evidence if name not in _SHOWN_APART]),
     }  # fmt: skip
 
 
@@ -178,14 +178,14 @@ def _known(page: dict[str, Any]) -> list[tuple[str, str]]:
     return facts(page, [name for name in _FACTS if page.get(name)])
 
 
-def _said(incident: dict[str, Any]) -> str:
-    """The summary without the advice at its end, which stands on a line of its own."""
+def _summary_without_advice(incident: dict[str, Any]) -> str:
+    """Return the summary without the advice, which has a line of its own."""
     summary, advice = str(incident["summary"]), incident.get("advice")
     return summary.removesuffix(advice).rstrip("; ") if advice else summary
 
 
 def _place(incident: dict[str, Any], now: float) -> str:
-    """Where it stands, and what it has cost: what a person on call asks first."""
+    """Return the cause, the place and the cost of an incident as a short text."""
     gpus, cost = incident.get("gpus"), _cost(incident, now)
     parts = [
         incident.get("cause") and incident["cause"].replace("_", " "),
@@ -208,24 +208,24 @@ def _age(incident: dict[str, Any], now: float) -> str:
 
 
 def _incidents(incidents: Iterable[dict[str, Any]], now: float) -> dict[str, list[dict[str, Any]]]:
-    """The worst, the others, and those for information."""
+    """Return the incidents in three lists: the most severe ones, the others, and those of severity info."""
     live = [
         {**_live_incident(item, now), "shown_line": item.get("line") or item.get("evidence", {}).get("last_line")}
         for item in incidents
     ]
     shown = sorted((item for item in live if item["severity"] != "info"), key=lambda item: item["order"])
     infos = [item for item in live if item["severity"] == "info"]
-    return {"worst": shown[:_WORST], "more": shown[_WORST:], "infos": infos}
+    return {"worst": shown[:_MAX_UNFOLDED], "more": shown[_MAX_UNFOLDED:], "infos": infos}
 
 
 def _counted(incidents: list[dict[str, Any]], noun: str) -> str:
-    """How many, and of which kinds."""
+    """Return the number of incidents in all and of each kind as a text."""
     kinds = Counter(item["incident"] for item in incidents).most_common()
     return f"{len(incidents)} {noun}: {', '.join(f'{count} {kind}' for kind, count in kinds)}"
 
 
 def _died(page: dict[str, Any]) -> dict[str, Any] | None:
-    """What a run died of before anybody watched it: no incident stands for it, and a person asks the same of it."""
+    """Return the failure that ended a historical run, which has no incident; None if there is none."""
     died = page.get("died")
     if not died or any(item["incident"] == died["incident"] for item in page["incidents"]):
         return None

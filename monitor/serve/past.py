@@ -1,4 +1,4 @@
-"""A run's recorded past as plain data: what the API gives to the charts, and the reports to their curves."""
+"""A run's history as JSON for the charts of the page."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -19,11 +19,11 @@ from megatron_monitor.charts.history import (
     packed,
 )
 
-_PARTS_EVERY = 16  # lines with timers after which a page gets them anew
+_PARTS_INTERVAL = 16  # lines with timers between two updates of their chart
 
 
 def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 0.0) -> dict[str, Any]:
-    """The buckets from `start` on as lists, the one that fills last. Low and high only where a bucket has many rows."""
+    """Return the buckets from `start` on as lists, the open one last; low and high if a bucket has several rows."""
     track.flush(names)
     axis, series = bytes(track.axis), {name: bytes(column) for name, column in track.series.items()}
     closed = len(track)
@@ -62,24 +62,25 @@ def _figures(column: bytes, many: bool) -> dict[str, list[float | None]]:
 
 
 def _short(value: float) -> float:
-    """float32 has seven digits; the others are noise that costs bytes."""
+    """Round to the seven digits of a float32."""
     return float(f"{value:.7g}")
 
 
 def history_json(history: History, width: int = 0, start: int = 0, key: str = "") -> dict[str, Any]:
-    """What the API gives. `axes` of the steps is what had been used up by the end of each bucket. With the width and
-    the number of closed buckets that a client has, only the steps that are new; with the key of its last answer, no
-    validation, phases and restarts unless they have changed.
+    """Return a run's history for the API; `axes` holds the totals at the end of each bucket.
+
+    A client gives the width and the number of closed buckets (`start`) it has, and gets only newer steps. With the
+    `key` of its last answer, it gets validation, phases and restarts only if they have changed.
     """
     history.flush()
     zone = history.zone
     new_only = start if width == history.steps.width and start <= len(history.steps) else 0
-    now = _key(history)
+    current_key = _key(history)
     steps = columns(history.steps, SERIES, new_only, zone)
     used = {name: steps["series"].pop(name, None) for name in AXES}
     steps["axes"] = {name: figures.get("high", figures["mean"]) for name, figures in used.items() if figures}
-    out: dict[str, Any] = {"key": now, "steps": steps}
-    if key == now:
+    out: dict[str, Any] = {"key": current_key, "steps": steps}
+    if key == current_key:
         return out
     if len(history.parts) or history.parts.open:
         out["parts"] = _parts(history)
@@ -96,7 +97,7 @@ def history_json(history: History, width: int = 0, start: int = 0, key: str = ""
 
 
 def _dated(zone: float, rows: Iterable[Sequence[Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Rows by the names of their values, the time in Unix seconds; None where it is not known."""
+    """Return rows as objects, with the time in Unix seconds or None."""
     place = names.index("time")
     return [
         dict(zip(names, row, strict=True)) | {"time": None if row[place] is None else row[place] + zone} for row in rows
@@ -104,7 +105,7 @@ def _dated(zone: float, rows: Iterable[Sequence[Any]], names: tuple[str, ...]) -
 
 
 def _parts(history: History) -> dict[str, Any]:
-    """Where iterations' time went, and how far the ranks lay apart."""
+    """Return the time of an iteration's parts, and its spread over the ranks."""
     timed = columns(history.parts, PARTS + SPREADS, 0, history.zone)
     spread = {name: timed["series"].pop(name, None) for name in SPREADS}
     timed["spread"] = {name.removeprefix("spread_"): figures for name, figures in spread.items() if figures}
@@ -112,10 +113,10 @@ def _parts(history: History) -> dict[str, Any]:
 
 
 def _key(history: History) -> str:
-    """Changes with everything but the steps: what seldom changes need not be sent every other second."""
+    """Return a key that changes with everything but the steps."""
     tracks = history.validations.values()
     rows = sum(len(track) * track.width + len(track.open) for track in tracks)
     timed = len(history.parts) * history.parts.width + len(history.parts.open)
-    timed -= timed % _PARTS_EVERY if timed > _PARTS_EVERY else 0
+    timed -= timed % _PARTS_INTERVAL if timed > _PARTS_INTERVAL else 0
     ends = (timed, history.phases[-1:], history.restarts[-1:], [track.open[-1:] for track in tracks], history.zone)
     return f"{len(tracks)}.{rows}.{len(history.phases)}.{len(history.restarts)}.{crc32(repr(ends).encode()):x}"

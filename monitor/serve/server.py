@@ -1,8 +1,7 @@
-"""The HTTP server: uvicorn's HTTP/1.1 in one asyncio thread, a few threads that render, bounds against hostile clients.
+"""The HTTP server: uvicorn's HTTP/1.1 in one asyncio thread, a few render threads, and limits against hostile clients.
 
-A request costs a thread only once it has arrived whole: a silent client costs a descriptor. When there are too many
-connections, the one that has waited longest for its client is closed. uvicorn has no time limit for a request's head,
-none for a TLS handshake and none for the number of connections: these stand here.
+Only a complete request occupies a thread. If there are too many connections, the one idle for longest is closed. This
+module adds the limits that uvicorn lacks: time for a request's head, time for a TLS handshake, number of connections.
 """
 
 import asyncio
@@ -25,58 +24,58 @@ from megatron_monitor.serve.exchange import Application, Limits, Reply, Request,
 from megatron_monitor.serve.tls import Tls
 
 _log = logging.getLogger(__name__)
-_READ = 4096  # bytes of a head that are looked at together: by so much a head may exceed its limit
+_HEAD_CHUNK = 4096  # bytes that are parsed together: a head may exceed its limit by this much
 _BACKLOG = 256
-_LINGER = 1.0  # seconds in which the rest of a refused body is read: a reset would take the answer from the client
+_DRAIN_SECONDS = 1.0  # to read the rest of a refused body: a connection reset would destroy the answer
 _HEADERS = [(b"Server", b"megatron-monitor"), (b"X-Content-Type-Options", b"nosniff")]
 _Message = dict[str, Any]
 
 
 class _Protocol(H11Protocol):
-    """One connection: uvicorn's, with time limits before a request, and answers to clients that half-close."""
+    """A connection of uvicorn with time limits before a request, and with answers to half-closed connections."""
 
     def __init__(self, server: "HttpServer") -> None:
         super().__init__(server.config, server.state, {"connection": self}, server.loop)
         self._server = server
         self._head: asyncio.TimerHandle | None = None
         self.pipelined = False
-        """The request came together with an earlier one."""
+        """True if the request arrived before the answer to an earlier one was complete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request as for a later one."""
+        """Apply the idle limit to the first request, too."""
         super().connection_made(transport)
         self._server.waiting[self] = None
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the place back."""
+        """Forget the connection and stop its timers."""
         super().connection_lost(exc)
         self._server.forget(self)
         self._unset_keepalive_if_required()
-        self.begins()
+        self.head_complete()
 
     def data_received(self, data: bytes) -> None:
-        """A head has its time from the first byte on. h11 checks its size while it is incomplete: so in pieces."""
+        """Start the head's time limit, and feed a head in chunks: h11 checks the size only of an incomplete head."""
         self.pipelined, step = False, len(data)
         if self.conn.their_state is h11.IDLE:
-            step = _READ
+            step = _HEAD_CHUNK
             self._head = self._head or self.loop.call_later(self._server.limits.head, self._refuse, 408, "too slow")
         for start in range(0, len(data), step):
             if not self.transport.is_closing():
                 super().data_received(data[start : start + step])
 
-    def begins(self) -> None:
-        """A request's head is whole."""
+    def head_complete(self) -> None:
+        """End the time limit of a request's head."""
         if self._head is not None:
             self._head.cancel()
             self._head = None
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words
-        """What is no HTTP."""
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's interface
+        """Refuse what cannot be parsed as HTTP."""
         self._refuse(400, "not understood")
 
     def _refuse(self, status: int, text: str) -> None:
-        """Answer and close; only close where an answer has begun."""
+        """Send an error and close the connection; only close it if an answer has begun."""
         if not self.transport.is_closing() and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = [*_HEADERS, (b"Content-Type", b"text/plain; charset=utf-8"), (b"Connection", b"close")]
             response = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
@@ -85,7 +84,7 @@ class _Protocol(H11Protocol):
         self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """A client that sends no more still gets the answer to its request. TLS has no half-closed connections."""
+        """Keep a half-closed connection open until its request is answered; TLS has no half-closed connections."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             return False
@@ -96,70 +95,69 @@ class _Protocol(H11Protocol):
         return self.scheme == "http"
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, which may be there already."""
+        """Wait for the next request, which may have arrived already."""
         self._server.waits(self)
         self.pipelined = True
         super().on_response_complete()
-        if self.transport.is_closing():  # that waits for ever for a client that does not read
+        if self.transport.is_closing():  # it would wait without limit for a client that does not read
             self.loop.call_later(self._server.limits.answer, self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
-        """No request came in time. A client that has not read its answer either does not get the rest."""
+        """Close an idle connection, and drop an answer that the client does not read."""
         super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size():
             self.transport.abort()
 
     def abort(self) -> None:
-        """At once."""
+        """Close the connection immediately."""
         if self.cycle is not None:
-            self.cycle.disconnected = True  # nothing more is sent
+            self.cycle.disconnected = True
         self._server.forget(self)
         self.transport.abort()
 
 
-class _Turns:
-    """Places for those that render. The newest comes first, a pipelined request after all others: a scrape is answered
-    beside any number of clients that ask for more than they read.
+class _RenderSlots:
+    """Slots for rendering. The newest request comes first and pipelined requests last, so that a scrape is answered
+    despite clients that request more than they read.
     """
 
-    def __init__(self, places: int) -> None:
-        self._free = places
+    def __init__(self, slots: int) -> None:
+        self._free = slots
         self._waiting: tuple[list[asyncio.Future[None]], ...] = ([], [])
 
-    async def take(self, pipelined: bool) -> None:
-        """Wait for a place."""
+    async def acquire(self, pipelined: bool) -> None:
+        """Wait for a slot."""
         if self._free > 0:
             self._free -= 1
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting[pipelined].append(turn)
-        await turn
+        slot = asyncio.get_running_loop().create_future()
+        self._waiting[pipelined].append(slot)
+        await slot
 
-    def give(self) -> None:
-        """A place is free."""
-        if turns := self._waiting[False] or self._waiting[True]:
-            if not (turn := turns.pop()).done():  # it is, at the end of all
-                turn.set_result(None)
+    def release(self) -> None:
+        """Give the slot to the next request."""
+        if waiting := self._waiting[False] or self._waiting[True]:
+            if not (slot := waiting.pop()).done():  # cancelled when the server stops
+                slot.set_result(None)
         else:
             self._free += 1
 
 
 class HttpServer:
-    """Binds at once (OSError if the address is taken), serves from a thread of its own."""
+    """The server. It binds when it is made (OSError if the address is taken) and serves from its own thread."""
 
     def __init__(self, host: str, port: int, app: Application, limits: Limits | None = None) -> None:
         self._app = app
         self.limits = limits or Limits()
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most = max(8, min(self.limits.connections, soft // 4 if soft > 0 else self.limits.connections))
+        self._max_connections = max(8, min(self.limits.connections, soft // 4 if soft > 0 else self.limits.connections))
         self.tls: Tls | None = None
-        """May be set while it serves: new connections follow it."""
+        """May change while the server runs; new connections use it."""
         self.auth: Authority | None = None
-        """As `tls`; it holds from the next request."""
+        """May change while the server runs; the next request uses it, as for `hosts`."""
         self.hosts: Hosts | None = None
-        """As `auth`."""
         self.public: frozenset[str] = frozenset()
-        """Paths for which no credential is asked."""
+        """Paths that need no credentials."""
         self.config = Config(
             self._asgi, interface="asgi3", lifespan="off", ws="none", log_config=None, log_level="error",
             access_log=False, proxy_headers=False, workers=1, h11_max_incomplete_event_size=self.limits.head_bytes,
@@ -168,12 +166,12 @@ class HttpServer:
         self.state = ServerState()
         self.state.default_headers = _HEADERS
         self.waiting: dict[_Protocol | asyncio.Task[None], None] = {}
-        """Connections without a whole request, and those in their TLS handshake, oldest first."""
+        """Connections without a complete request, and TLS handshakes, oldest first."""
         self.answering: dict[_Protocol | asyncio.Task[None], None] = {}
         """Connections whose request is being answered, oldest first."""
-        self._turns = _Turns(self.limits.threads)
-        self._held = 0  # bytes of all bodies
-        self._look_at = 0.0  # in the loop's own time: when the certificate's files are to be looked at again
+        self._slots = _RenderSlots(self.limits.threads)
+        self._held_bytes = 0  # of all bodies
+        self._next_certificate_check = 0.0  # in the loop's time
         self._listener = _listen(host, port)
         self._stop = asyncio.Event()
         self._running = threading.Event()
@@ -183,24 +181,24 @@ class HttpServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens; the port is the real one if 0 was asked for."""
+        """The host and port that the server listens on; the real port if it was configured as 0."""
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
     @property
     def connections(self) -> int:
-        """Open now."""
+        """The number of open connections."""
         return len(self.waiting) + len(self.answering)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start the server's thread."""
         self._thread.start()
         self._running.wait(5.0)
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Close every socket and end the threads."""
+        """Close all sockets and end the threads."""
         if self.loop is not None and self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has ended already
                 self.loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(timeout)
         self._listener.close()
@@ -215,7 +213,7 @@ class HttpServer:
         self._running.set()
         await self._stop.wait()
         self.loop.remove_reader(self._listener)
-        for _ in range(3):  # transports close in the turn after the one that drops them
+        for _ in range(3):  # a transport closes one turn after it is dropped
             while self.connections:
                 self._drop_oldest()
             await asyncio.sleep(0)
@@ -226,7 +224,7 @@ class HttpServer:
             self.loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        """Take one connection, in one turn of the loop: a stop finds it among those that wait, or not yet accepted."""
+        """Accept one connection."""
         assert self.loop is not None
         try:
             accepted, _ = self._listener.accept()
@@ -239,7 +237,7 @@ class HttpServer:
             self.loop.call_later(0.05, self._await_connections)
             return
         accepted.setblocking(False)
-        if self.connections >= self._most:
+        if self.connections >= self._max_connections:
             self._drop_oldest()
         task = self.loop.create_task(self._connect(accepted))
         self.waiting[task] = None
@@ -249,8 +247,8 @@ class HttpServer:
         assert self.loop is not None
         secure: dict[str, Any] = {}
         if (tls := self.tls) is not None:
-            if self.loop.time() >= self._look_at:
-                self._look_at = self.loop.time() + self.limits.certificates
+            if self.loop.time() >= self._next_certificate_check:
+                self._next_certificate_check = self.loop.time() + self.limits.certificates
                 await self.loop.run_in_executor(self._executor, tls.refresh)
             secure = {"ssl": tls.context, "ssl_handshake_timeout": self.limits.handshake, "ssl_shutdown_timeout": 1.0}
         with contextlib.suppress(OSError):
@@ -272,12 +270,12 @@ class HttpServer:
             oldest.cancel()
 
     def waits(self, connection: _Protocol) -> None:
-        """It has its answer: among those that wait, it is the youngest."""
+        """Move an answered connection to the end of the waiting ones."""
         self.forget(connection)
         self.waiting[connection] = None
 
     def forget(self, connection: _Protocol | asyncio.Task[None]) -> None:
-        """It is closed."""
+        """Remove a connection from both lists."""
         self.waiting.pop(connection, None)
         self.answering.pop(connection, None)
 
@@ -287,7 +285,7 @@ class HttpServer:
         self, scope: _Message, receive: Callable[[], Awaitable[_Message]], send: Callable[[_Message], Awaitable[None]]
     ) -> None:
         connection: _Protocol = scope["state"]["connection"]
-        connection.begins()
+        connection.head_complete()
         request, body = request_of(scope), bytearray()
         unread = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
         try:
@@ -304,7 +302,7 @@ class HttpServer:
             await send({"type": "http.response.body", "body": reply.body, "more_body": unread})
             if unread:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LINGER):
+                    async with asyncio.timeout(_DRAIN_SECONDS):
                         while (await receive()).get("more_body"):
                             pass
                 await send({"type": "http.response.body"})
@@ -317,13 +315,13 @@ class HttpServer:
             self._release(body)
 
     def _release(self, body: bytearray) -> None:
-        self._held -= len(body)
+        self._held_bytes -= len(body)
         body.clear()
 
     async def _read(
         self, receive: Callable[[], Awaitable[_Message]], request: Request, body: bytearray
     ) -> Reply | None:
-        """The request's body into `body`; the answer where it is not taken. ConnectionError if its client has gone."""
+        """Read a request's body into `body`; return a refusal or None. ConnectionError if the client has gone."""
         if int(request.headers.get("content-length", "0")) > self.limits.body:
             return text_reply(413, f"more than {self.limits.body} bytes\n")
         more = True
@@ -332,45 +330,48 @@ class HttpServer:
             if message["type"] != "http.request":
                 raise ConnectionAbortedError
             body += message["body"]
-            self._held += len(message["body"])
+            self._held_bytes += len(message["body"])
             more = message["more_body"]
             if len(body) > self.limits.body:
                 return text_reply(413, f"more than {self.limits.body} bytes\n")
-            if self._held > self.limits.bodies:
+            if self._held_bytes > self.limits.bodies:
                 return text_reply(429, "too much is being pushed: try again\n", ("Retry-After", "2"))
         return None
 
     async def _answer(self, connection: _Protocol, request: Request) -> Reply:
-        """Wait for the client to read what it has, then for a place, and have the reply made. TimeoutError."""
+        """Wait until the client has read earlier answers, then for a slot, and render. TimeoutError."""
         assert self.loop is not None
         self.forget(connection)
         self.answering[connection] = None
         pipelined = connection.pipelined
         async with asyncio.timeout(self.limits.answer):
             await connection.flow.drain()
-        await self._turns.take(pipelined)
+        await self._slots.acquire(pipelined)
         try:
             if connection.cycle.disconnected:
                 raise ConnectionAbortedError
             return await self.loop.run_in_executor(self._executor, self._render, request)
         finally:
-            self._turns.give()
+            self._slots.release()
 
     def _bound_unread(self) -> None:
-        """Of answers that nobody reads the longest go, until there is room in the memory for others."""
-        connections = [one for one in (*self.waiting, *self.answering) if isinstance(one, _Protocol)]
-        sizes = {one: one.transport.get_write_buffer_size() for one in connections}
+        """Abort the connections with the longest unread answers until the rest is within the limit."""
+        sizes = {
+            connection: connection.transport.get_write_buffer_size()
+            for connection in (*self.waiting, *self.answering)
+            if isinstance(connection, _Protocol)
+        }
         while sum(sizes.values()) > self.limits.unread:
-            longest = max(sizes, key=lambda one: sizes[one])
+            longest = max(sizes, key=lambda connection: sizes[connection])
             del sizes[longest]
             longest.abort()
 
     async def _refused(self, request: Request) -> Reply | None:
-        """Why this client gets no page; None if it does. While its password is checked it counts as waiting."""
+        """Return a refusal by host name or credentials, None if the request is allowed."""
         if not request.path:
             return text_reply(400, "not understood\n")
         if self.hosts is not None and not self.hosts.allow(request.headers.get("host")):
-            return text_reply(421, "not asked under a name of this host: see web.allowed_hosts in the configuration\n")
+            return text_reply(421, "this Host name is not allowed: see web.allowed_hosts in the configuration\n")
         if self.auth is None or request.path in self.public:
             return None
         try:
@@ -398,7 +399,7 @@ def _start(reply: Reply, *, close: bool) -> _Message:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket; OSError if there can be none."""
+    """Return a listening socket; raises OSError."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, *_, address = found[0]
     both = family is socket.AF_INET6

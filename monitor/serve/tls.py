@@ -1,6 +1,6 @@
-"""TLS 1.2 and later by the keys of Prometheus's web configuration file; certificates are read again when they change.
+"""TLS 1.2 and later, with the keys of Prometheus's web configuration file. Changed certificates are reloaded.
 
-A certificate that cannot be used leaves the old one in place and is logged once.
+If a new certificate cannot be used, the old one stays in use and a warning is logged.
 """
 
 import logging
@@ -14,21 +14,21 @@ _log = logging.getLogger(__name__)
 
 
 class TlsError(Exception):
-    """The certificate, its key or the clients' authority cannot be used."""
+    """The certificate, its key or the clients' CA cannot be used."""
 
 
 class Tls:
-    """`context` serves new connections; `refresh` is called now and then. Raises TlsError when it is made."""
+    """The TLS `context` for new connections; the constructor raises TlsError."""
 
     def __init__(self, settings: TlsServer) -> None:
         self._settings = settings
         self._files = [*filter(None, (settings.cert_file, settings.key_file, settings.client_ca_file))]
-        self._stamp = self._look()
+        self._stamp = self._file_stamps()
         self.context = self._build()
 
     def refresh(self) -> bool:
-        """Read the files again if they have changed. True if there is a new context."""
-        stamp = self._look()
+        """Reload changed files; return True if there is a new context."""
+        stamp = self._file_stamps()
         if stamp == self._stamp:
             return False
         self._stamp = stamp
@@ -37,16 +37,16 @@ class Tls:
         except TlsError as error:
             _log.warning("tls: %s; the certificate in use stays", error)
             return False
-        _log.info("tls: certificate=%s read again", self._settings.cert_file)
+        _log.info("tls: certificate=%s reloaded", self._settings.cert_file)
         return True
 
-    def _look(self) -> list[tuple[int, int, int]]:
-        found = []
+    def _file_stamps(self) -> list[tuple[int, int, int]]:
+        stamps = []
         for path in self._files:
             with suppress(OSError):
                 status = os.stat(path)
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        return found
+                stamps.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        return stamps
 
     def _build(self) -> ssl.SSLContext:
         settings = self._settings
@@ -54,7 +54,7 @@ class Tls:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         try:
-            # A key with a passphrase must not make the daemon ask for it on a terminal.
+            # without this OpenSSL would prompt for the passphrase of an encrypted key
             context.load_cert_chain(settings.cert_file, settings.key_file, password=lambda: b"")
             if settings.client_ca_file:
                 context.load_verify_locations(settings.client_ca_file)

@@ -1,6 +1,6 @@
-"""What is answered on each path beside metrics and health: pages, their static files, the JSON API.
+"""The views: HTML pages, static files and the JSON API.
 
-Law: a view reads one Snapshot and gives a Reply; nothing here waits, and no log's file system is touched.
+Rule: a view makes a Reply from one Snapshot. It never waits and never touches the logs' file system.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ _STATIC = Path(__file__).parent / "static"
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
 _ADVICE = "/api/v1/advice"
-_OBEYED = re.compile("[\x7f-\x9f]")  # by terminals; JSON itself lets them stand
-_GOES_ON = frozenset({"starting", "training", "evaluating", "saving"})
+_CONTROL_CHARACTERS = re.compile("[\x7f-\x9f]")  # JSON allows them, but terminals obey them
+_ALIVE_STATES = frozenset({"starting", "training", "evaluating", "saving"})
 _CONFIGURATION = ("topology", "arguments", "environment", "software")
 _TYPES = {
     "css": "text/css; charset=utf-8",
@@ -36,7 +36,7 @@ _TYPES = {
 
 
 class StaticFile(NamedTuple):
-    """A file of the package, read once."""
+    """A static file of the package, held in memory."""
 
     content_type: str
     body: bytes
@@ -45,19 +45,19 @@ class StaticFile(NamedTuple):
 
 @cache
 def static_files() -> dict[str, StaticFile]:
-    """Every file below static/, by its path there."""
-    found: dict[str, StaticFile] = {}
+    """Return the files below static/ by their relative path."""
+    files: dict[str, StaticFile] = {}
     for file in _STATIC.rglob("*"):
         kind = _TYPES.get(file.name.rsplit(".", 1)[-1])
         if kind is not None and file.is_file():
             body = file.read_bytes()
             tag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
-            found[file.relative_to(_STATIC).as_posix()] = StaticFile(kind, body, tag)
-    return found
+            files[file.relative_to(_STATIC).as_posix()] = StaticFile(kind, body, tag)
+    return files
 
 
 def asked_by(request: Request) -> ViewRequest:
-    """What the answer to it is made of: for the page of one run nothing of the others is made."""
+    """Return the parts of a Snapshot that the answer needs: the page of one run needs only that run."""
     if request.path in ("/", "/api/v1/runs"):
         return CARDS
     if request.path == "/api/v1/incidents" or (request.path == _ADVICE and not _named(request)):
@@ -66,7 +66,7 @@ def asked_by(request: Request) -> ViewRequest:
 
 
 def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") -> Reply | None:
-    """The page or the JSON at this path, None if there is none; `notice`: a warning on pages for people."""
+    """Return the page or the JSON at this path, None for an unknown path; `notice` is a warning on HTML pages."""
     path, what = request.path, request.path.rpartition("/")[2]
     if path == "/":
         return _html(page.render_index(snapshot, now, notice))
@@ -74,7 +74,7 @@ def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") 
         return _VIEWS[path](request, snapshot, now)
     run = _find(snapshot, request)
     if path.startswith("/runs/"):
-        # back to `/` from the run's page as the browser sees the path: a slash may be written %2F
+        # the way back to `/` as the browser sees the path, in which a slash may be written %2F
         root = "../" * (1 + request.raw_path.partition("/runs/")[2].count("/"))
         if run is None:
             return _html(page.render_missing(_named(request), root, notice), 404)
@@ -84,7 +84,7 @@ def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") 
     if what == "log":
         return _json({"at": now, **run.log})
     if what == "history":
-        width, start = _whole(_first(request, "width")), _whole(_first(request, "from"))
+        width, start = _natural(_first(request, "width")), _natural(_first(request, "from"))
         past = history_json(run.history, width, start, _first(request, "key"))
         incidents = [{**item.to_json(), "since": item.since} for item in run.transitions]
         return _json({"at": now, "run": page.live_run(run.page, now), **past, "incidents": incidents})
@@ -103,7 +103,7 @@ def _runs(request: Request, snapshot: Snapshot, now: float) -> Reply:
 
 
 def _advice(request: Request, snapshot: Snapshot, now: float) -> Reply:
-    """The advice for a run (monitor/advice/), or for all that have an open incident. `ended=1`: the attempt is over."""
+    """Return the advice for one run, or for all runs with an open incident. `ended=1`: the attempt has ended."""
     name = _named(request)
     if not name:
         runs = [run.advice for run in snapshot.runs if run.advice is not None and run.page["incidents"]]
@@ -114,10 +114,10 @@ def _advice(request: Request, snapshot: Snapshot, now: float) -> Reply:
         return _json({"run": name, "advice": "none", "reason": "no run of this name is known"})
     if run.advice is None:
         return _json({"run": name, "advice": "none", "reason": "its log is no longer followed"})
-    found = msgspec.to_builtins(run.advice)
-    if _first(request, "ended") and found["advice"] == "none" and run.page["state"] in _GOES_ON:
-        found |= {"advice": "wait", "reason": "the log does not tell yet that the attempt has ended"}
-    return _json(found)
+    advice = msgspec.to_builtins(run.advice)
+    if _first(request, "ended") and advice["advice"] == "none" and run.page["state"] in _ALIVE_STATES:
+        advice |= {"advice": "wait", "reason": "the log does not show yet that the attempt has ended"}
+    return _json(advice)
 
 
 _VIEWS: dict[str, Callable[[Request, Snapshot, float], Reply]] = {
@@ -128,7 +128,7 @@ _VIEWS: dict[str, Callable[[Request, Snapshot, float], Reply]] = {
 
 
 def _named(request: Request) -> str:
-    """The run that it is about: of the path, `?name=` where the path holds none, `?run=` of who asks for advice."""
+    """Return the run's name: from the path, else from `?name=`; for advice from `?run=`."""
     path = request.path
     if path == _ADVICE:
         return _first(request, "run")
@@ -142,16 +142,16 @@ def _find(snapshot: Snapshot, request: Request) -> RunSnapshot | None:
 
 
 def _first(request: Request, name: str) -> str:
-    """The first value of a parameter, "" if there is none."""
+    """Return the first value of a query parameter, "" if it is absent."""
     return parse_qs(request.query[:4000], errors="replace").get(name, [""])[0]
 
 
-def _whole(text: str) -> int:
+def _natural(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def static_reply(request: Request) -> Reply | None:
-    """A file of the package, None if there is no such file; 304 for who has it already."""
+    """Return a static file, 304 if the client has it already, None if there is no such file."""
     file = static_files().get(request.path.removeprefix("/static/"))
     if file is None:
         return None
@@ -166,9 +166,9 @@ def _html(text: str, status: int = 200) -> Reply:
 
 
 def _json(value: Any) -> Reply:
-    # JSON knows no NaN: browsers refuse it. The log's nan and inf go out as text.
+    # JSON has no NaN and no infinity: both are sent as text
     text = json.dumps(_finite(value), ensure_ascii=False)
-    text = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    text = _CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return Reply(200, _JSON, text.encode("utf-8", "replace"))
 
 

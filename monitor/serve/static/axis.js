@@ -1,4 +1,4 @@
-// What charts are drawn against: iteration, time, or what had been used up by then. Rows of a run's past in its order.
+// The x-axis of the charts: iteration, time, samples, tokens or GPU-hours.
 import { count, instant, known, number } from "./format.js";
 
 const NO_ROW = -1;
@@ -9,7 +9,7 @@ export const AXES = {
   tokens: { label: "tokens", words: count },
   gpu_hours: { label: "GPU-hours", words: number },
 };
-const CHRONICLE = ["time", "gpu_hours"]; // these never go back: work that was computed again stands behind what was lost
+const CHRONICLE = ["time", "gpu_hours"]; // never decrease: repeated work comes after the lost work
 
 export function available(past, name) {
   return name === "iteration" || values(past, name).filter(known).length > 1;
@@ -37,7 +37,7 @@ export class Axis {
       const before = this.rows[this.rows.length - 1];
       const apart = before !== undefined && (attempt[before] !== attempt[row] || column[row] - column[before] > pause);
       if (this.chronicle && apart) {
-        this.rows.push(NO_ROW); // nothing was computed between two attempts, or for long: the line breaks
+        this.rows.push(NO_ROW); // break the line between attempts and at long pauses
         this.x.push((column[before] + column[row]) / 2);
       }
       this.rows.push(row);
@@ -48,12 +48,12 @@ export class Axis {
     this.byTime = name === "gpu_hours" ? places(time, all) : [];
   }
 
-  // By iteration, work that a restart computed again is marked as lost.
+  // False for work that a later attempt repeated, unless the axis is chronological.
   kept(row) {
     return this.chronicle || this.lasting[row] === 1;
   }
 
-  // Where something of this iteration and time stands; null where that is not known.
+  // The place of an iteration and time on the axis; null if unknown.
   at(iteration, time) {
     if (this.name === "time") return known(time) ? time : null;
     if (this.name === "iteration") return known(iteration) && (!this.log || iteration > 0) ? iteration : null;
@@ -83,14 +83,14 @@ export class Axis {
   }
 }
 
-const PAUSE = 30; // times as long as the usual time between two points: nothing was computed meanwhile
+const PAUSE = 30; // a gap of this many median gaps breaks the line
 
 function longest(times) {
   const gaps = times.slice(1).map((time, at) => time - times[at]).sort((a, b) => a - b);
   return gaps.length > 4 ? PAUSE * Math.max(gaps[gaps.length >> 1], 1) : Infinity;
 }
 
-// 1 for each row that no later attempt computed again.
+// 1 for each row that no later attempt repeated.
 function lasting(iteration, first) {
   const kept = new Uint8Array(iteration.length);
   let next = Infinity;
@@ -103,7 +103,7 @@ function lasting(iteration, first) {
   return kept;
 }
 
-// On the line through the two places around; at the ends, the end.
+// Interpolate linearly; clamp at both ends.
 function between(places, at) {
   let low = 0, high = places.length - 1;
   if (at <= places[low][0]) return places[low][1];

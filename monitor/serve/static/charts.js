@@ -2,7 +2,7 @@
 import { Axis, available } from "./axis.js";
 import { Choices } from "./choices.js";
 import { instant, known, number } from "./format.js";
-import { CHARTS, cutAbove, drawn, titleOf, told } from "./kinds.js";
+import { CHARTS, cutAbove, drawn, titleOf, describe } from "./kinds.js";
 import { SYMBOLS, h, setText } from "./live.js";
 import { drawBands, drawMarks, drawSigns, marksOf } from "./marks.js";
 import { Past } from "./past.js";
@@ -11,7 +11,7 @@ import { bandsOf, seriesOf } from "./styles.js";
 const HEIGHT = 190;
 const WHOLE = ["iteration", "samples", "tokens"]; // axes on which there is nothing between two whole numbers
 const STEPS = Array.from({ length: 16 }, (_, digits) => [1, 2, 5].map((first) => first * 10 ** digits)).flat();
-const BESIDE = ["normal", "batch", "limit", "other"]; // lines that stand beside a chart's own
+const BESIDE = ["normal", "batch", "limit", "other"]; // reference lines
 const KEYS = "Arrow keys move, plus and minus zoom, 0 shows all.";
 
 export class Charts {
@@ -237,7 +237,7 @@ export class Charts {
     const place = plot.cursor.idx;
     if (place === null || place === undefined) return entry.readout.replaceChildren(...(entry.last || []));
     const values = plot.data.slice(1).map((column) => column[place]);
-    return setText(entry.readout, `${this.axis.where(plot.data[0][place])}: ${told(entry.chart, entry.names, values)}`);
+    return setText(entry.readout, `${this.axis.where(plot.data[0][place])}: ${describe(entry.chart, entry.names, values)}`);
   }
 
   describe(entry, data) {

@@ -1,4 +1,4 @@
-// What a reader chose of the charts: kept in the address, to be sent to others, and in the browser for the next run.
+// The settings of the charts, kept in the address (for sharing) and in the browser (for the next run).
 import { AXES } from "./axis.js";
 import { h } from "./live.js";
 
@@ -7,43 +7,43 @@ const KEPT = "megatron-monitor charts";
 
 export class Choices {
   axis = "iteration";
-  log = false; // of the values
+  log = false; // logarithmic y-axis
   logAxis = false;
   perplexity = false;
-  smooth = 1; // points of which the line is the mean
-  with = ""; // the path of a run that is drawn beside this one
+  smooth = 1; // number of points in the moving average
+  with = ""; // path of the run to compare with
   view = null; // [min, max] of the axis; null shows all and follows
 
   constructor() {
     let kept = "";
     try {
       kept = localStorage.getItem(KEPT) || "";
-    } catch { /* the browser keeps nothing for this page */ }
+    } catch { /* the browser stores nothing for this page */ }
     const here = location.hash.includes("=") ? location.hash.slice(1) : kept;
-    const told = new URLSearchParams(here), smooth = Number(told.get("smooth"));
-    if (Object.hasOwn(AXES, told.get("axis"))) this.axis = told.get("axis");
-    for (const name of ["log", "logAxis", "perplexity"]) this[name] = told.get(name) === "1";
+    const params = new URLSearchParams(here), smooth = Number(params.get("smooth"));
+    if (Object.hasOwn(AXES, params.get("axis"))) this.axis = params.get("axis");
+    for (const name of ["log", "logAxis", "perplexity"]) this[name] = params.get(name) === "1";
     if (Object.values(SMOOTHING).includes(smooth)) this.smooth = smooth;
-    this.with = location.hash.includes("=") ? told.get("with") || "" : "";
-    const view = (told.get("view") || "").split("_").map(Number);
+    this.with = location.hash.includes("=") ? params.get("with") || "" : "";
+    const view = (params.get("view") || "").split("_").map(Number);
     if (view.length === 2 && view.every(Number.isFinite) && view[0] < view[1]) this.view = view;
   }
 
   keep() {
-    const told = new URLSearchParams();
-    if (this.axis !== "iteration") told.set("axis", this.axis);
-    for (const name of ["log", "logAxis", "perplexity"]) if (this[name]) told.set(name, "1");
-    if (this.smooth > 1) told.set("smooth", this.smooth);
-    const habits = String(told); // the part of a run that is looked at is none, nor is another run
-    if (this.with) told.set("with", this.with);
-    if (this.view) told.set("view", this.view.map((at) => Number(at.toPrecision(12))).join("_"));
+    const params = new URLSearchParams();
+    if (this.axis !== "iteration") params.set("axis", this.axis);
+    for (const name of ["log", "logAxis", "perplexity"]) if (this[name]) params.set(name, "1");
+    if (this.smooth > 1) params.set("smooth", this.smooth);
+    const stored = String(params); // without the zoom and the compared run, which concern this run only
+    if (this.with) params.set("with", this.with);
+    if (this.view) params.set("view", this.view.map((at) => Number(at.toPrecision(12))).join("_"));
     try {
-      localStorage.setItem(KEPT, habits);
-      window.history.replaceState(null, "", String(told) ? `#${told}` : location.pathname + location.search);
-    } catch { /* as above; and some browsers refuse a hundred changes of the address in half a minute */ }
+      localStorage.setItem(KEPT, stored);
+      window.history.replaceState(null, "", String(params) ? `#${params}` : location.pathname + location.search);
+    } catch { /* as above; some browsers also limit how often the address changes */ }
   }
 
-  // The controls of these choices. `offered(axis)` is called to ask which axes the run has; `changed()` after each change.
+  // The controls; `changed()` is called after each change.
   controls(changed) {
     const change = (act) => (event) => {
       act(event.target);
@@ -71,7 +71,7 @@ export class Choices {
     return [axisLabel, smoothLabel, tick("log", "log scale"), tick("logAxis", "log axis"), tick("perplexity", "perplexity")];
   }
 
-  // The axis to draw: what was chosen, iteration where the run does not have it.
+  // The axis to draw: the chosen one, or iteration if the run does not have it.
   axisOf(offered) {
     const used = offered(this.axis) ? this.axis : "iteration";
     for (const option of this.axisSelect.options) option.disabled = !offered(option.value);

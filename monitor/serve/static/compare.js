@@ -1,17 +1,17 @@
-// This run beside another one that the same monitor shows: in its charts, and what differs in the configuration.
+// Comparison with another run of this monitor: in the charts, and of the configuration.
 import { ROOT, h } from "./live.js";
 
-const NOTHING = "Nothing that both logs tell.";
+const NOTHING = "No difference in what both logs print.";
 
-async function asked(path) {
+async function request(path) {
   const answer = await fetch(`${ROOT}api/v1/runs${path}`, { cache: "no-store" });
   if (!answer.ok) throw new Error(`the monitor answers ${answer.status}`);
   return answer.json();
 }
 
-const configurationOf = (path) => asked(path.startsWith("?") ? `/configuration${path}` : `/${path}/configuration`);
+const configurationOf = (path) => request(path.startsWith("?") ? `/configuration${path}` : `/${path}/configuration`);
 
-// What only one of the logs tells at all is no difference; within a kind, what one lacks is one.
+// A kind of setting that only one log prints is skipped; within a kind, a setting that one log lacks is a difference.
 function differences(one, other) {
   return Object.keys(one).flatMap((kind) => {
     const mine = one[kind], theirs = other[kind];
@@ -21,11 +21,11 @@ function differences(one, other) {
   });
 }
 
-const AGAIN = 30000; // ms until the other run's past is asked for anew
+const REFRESH = 30000; // ms between two requests for the other run
 
-// A choice of the other runs beside the charts' own; the chosen one is drawn, and below stands what differs.
+// Add a menu of the other runs; the chosen run is drawn in the charts, and the differences are listed in `box`.
 export async function offerComparison(box, choices, charts, name, path) {
-  const others = (await asked("?view=fleet")).runs.filter((run) => run.run !== name);
+  const others = (await request("?view=fleet")).runs.filter((run) => run.run !== name);
   if (!others.length) return;
   others.sort((a, b) => (a.run < b.run ? -1 : 1));
   const choice = h("select", {}, h("option", { value: "" }, "no other run"), ...others.map((run) => h("option", { value: run.path }, run.run)));
@@ -39,9 +39,9 @@ export async function offerComparison(box, choices, charts, name, path) {
       return show();
     }
     try {
-      const history = asked(wanted.startsWith("?") ? `/history${wanted}` : `/${wanted}/history`);
+      const history = request(wanted.startsWith("?") ? `/history${wanted}` : `/${wanted}/history`);
       const [one, other, past] = await Promise.all([configurationOf(path), configurationOf(wanted), history]);
-      if (choice.value !== wanted) return null; // the reader has chosen again meanwhile
+      if (choice.value !== wanted) return null; // another run was chosen meanwhile
       charts.compare(label, past);
       const found = differences(one, other);
       const cell = (value) => h("td", {}, value === undefined ? "\u2013" : String(value));
@@ -62,5 +62,5 @@ export async function offerComparison(box, choices, charts, name, path) {
   box.append(title, table);
   choice.value = others.some((run) => run.path === charts.choices.with) ? charts.choices.with : "";
   if (choice.value) compare();
-  setInterval(() => choice.value && !document.hidden && compare(), AGAIN);
+  setInterval(() => choice.value && !document.hidden && compare(), REFRESH);
 }

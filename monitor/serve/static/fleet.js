@@ -1,11 +1,11 @@
-// The page of all runs: which rows and columns are shown, and in which order. The choice stands in the address.
+// The page of all runs: filter, columns and order, which are kept in the address.
 import { DASH } from "./format.js";
 import { showIncidents } from "./incidents.js";
 import { ROOT, SYMBOLS, badge, h, live, setText, showFigures } from "./live.js";
 
 const KEPT = "megatron-monitor columns";
-const FEW = 3; // runs that are over and are shown among the others
-const PAGE = 50; // rows that are shown at first, and more at a time: a phone draws no 500
+const MAX_ENDED_SHOWN = 3; // more ended runs than this are folded
+const PAGE = 50; // rows at first and per click: 500 are too many for a phone
 const table = document.getElementById("runs"), head = table.tHead.rows[0], body = table.tBodies[0];
 const labels = JSON.parse(table.dataset.labels), usual = table.dataset.columns.split(",");
 const filter = document.getElementById("filter"), over = document.getElementById("over"), more = document.getElementById("more-runs");
@@ -13,20 +13,20 @@ const stored = () => { try { return localStorage.getItem(KEPT); } catch { return
 let runs = [], chosen = {}, room = PAGE;
 
 function read() {
-  const told = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+  const params = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
   const listed = (text) => (text || "").split(",").filter(Boolean);
-  const columns = listed(told.get("columns") ?? stored()).filter((key) => Object.hasOwn(labels, key));
-  chosen = { query: told.get("q") || "", states: new Set(listed(told.get("state"))), sort: told.get("sort") || "", over: told.get("over") === "1", columns: columns.length ? columns : usual };
+  const columns = listed(params.get("columns") ?? stored()).filter((key) => Object.hasOwn(labels, key));
+  chosen = { query: params.get("q") || "", states: new Set(listed(params.get("state"))), sort: params.get("sort") || "", over: params.get("over") === "1", columns: columns.length ? columns : usual };
 }
 
 function keep() {
-  const told = new URLSearchParams(), columns = String(chosen.columns) === String(usual) ? "" : String(chosen.columns);
-  const said = { q: chosen.query.trim(), state: [...chosen.states].join(","), sort: chosen.sort, over: chosen.over ? "1" : "", columns };
-  for (const [name, value] of Object.entries(said)) if (value) told.set(name, value);
+  const params = new URLSearchParams(), columns = String(chosen.columns) === String(usual) ? "" : String(chosen.columns);
+  const values = { q: chosen.query.trim(), state: [...chosen.states].join(","), sort: chosen.sort, over: chosen.over ? "1" : "", columns };
+  for (const [name, value] of Object.entries(values)) if (value) params.set(name, value);
   try {
     localStorage.setItem(KEPT, columns);
-    window.history.replaceState(null, "", String(told) ? `#${told}` : location.pathname + location.search);
-  } catch { /* the browser keeps nothing for this page */ }
+    window.history.replaceState(null, "", String(params) ? `#${params}` : location.pathname + location.search);
+  } catch { /* the browser stores nothing for this page */ }
 }
 
 // --- controls ---
@@ -36,7 +36,7 @@ const states = h("span", { class: "chips", role: "group", "aria-label": "Show ru
 const picks = Object.entries(labels).map(([key, label]) => {
   const input = h("input", { type: "checkbox", value: key });
   input.addEventListener("change", () => {
-    chosen.columns = picks.map(([one]) => one).filter((one) => one.checked).map((one) => one.value);
+    chosen.columns = picks.map(([input]) => input).filter(({ checked }) => checked).map(({ value }) => value);
     if (!chosen.columns.length) chosen.columns = usual;
     changed();
     heads();
@@ -65,7 +65,7 @@ function chips() {
   if (focused) states.querySelector(`[data-state="${focused}"]`)?.focus();
 }
 
-// A column's heading sorts by it: the largest first, the smallest first, the worst first again.
+// Clicks on a heading sort by its column: largest first, smallest first, then the default order again.
 function heads() {
   const [sorted, down] = [chosen.sort.replace(/^-/, ""), chosen.sort.startsWith("-")];
   const all = [["run", "Run"], ["state", "State"], ["incidents", "Open incidents"], ...chosen.columns.map((key) => [key, labels[key]])];
@@ -94,14 +94,14 @@ function sorted(all) {
   const of = { run: (run) => run.run, state: (run) => run.state, incidents: (run) => 3 - rank(run) }[key] || figure;
   const unknown = (value) => value === null;
   return all.map((run) => [of(run), run]).sort(([a], [b]) => {
-    if (unknown(a) || unknown(b)) return unknown(a) - unknown(b); // these stand last, whichever way it is sorted
+    if (unknown(a) || unknown(b)) return unknown(a) - unknown(b); // unknown values come last in both directions
     return a < b ? -sign : a > b ? sign : 0;
   }).map(([, run]) => run);
 }
 
 function show() {
   const wanted = chosen.query.trim().toLowerCase(), filtered = wanted !== "" || chosen.states.size > 0;
-  const ended = runs.filter((run) => run.over).length, folded = !chosen.over && !filtered && ended > FEW && ended < runs.length;
+  const ended = runs.filter((run) => run.over).length, folded = !chosen.over && !filtered && ended > MAX_ENDED_SHOWN && ended < runs.length;
   const there = new Map([...body.rows].map((row) => [row.dataset.run, row])), columns = String(chosen.columns);
   if (body.dataset.columns !== columns) there.clear();
   body.dataset.columns = columns;
@@ -117,7 +117,7 @@ function show() {
   if (rows.length !== body.rows.length || rows.some((row, at) => body.rows[at] !== row)) body.replaceChildren(...rows);
   more.hidden = rest === 0;
   setText(more, `▸ Show ${Math.min(PAGE, rest)} more of ${rest}`);
-  over.hidden = filtered || ended <= FEW || ended === runs.length;
+  over.hidden = filtered || ended <= MAX_ENDED_SHOWN || ended === runs.length;
   setText(over, `${chosen.over ? "▾ Hide" : "▸ Show"} ${ended} runs that are over`);
   chips();
 }

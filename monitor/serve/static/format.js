@@ -1,5 +1,5 @@
-// What the charts and phases write themselves. monitor/serve/formats.py has the same four functions; a test runs both
-// over one table of cases. All other texts come from the server.
+// Texts of charts and phases; all others come from the server. monitor/serve/formats.py has the same four functions,
+// and a test runs both over one table of cases.
 
 export const DASH = "–";
 
@@ -25,7 +25,7 @@ export function number(value) {
   return size >= 1000 && size < 1e15 ? Math.round(value).toLocaleString("en-US") : general(value, 4);
 }
 
-// Tokens and the like: millions, billions, trillions as M, B, T.
+// Millions, billions and trillions as M, B and T.
 export function count(value) {
   for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"]]) {
     if (known(value) && Math.abs(value) >= size) return `${general(value / size, 4)} ${letter}`;

@@ -1,9 +1,9 @@
-// The open incidents: a line each, the worst first; the others and those for information under a line of their own.
+// The open incidents: one line each, most severe first; the rest and those of severity info are folded.
 import { ROOT, badge, definitions, h, setText } from "./live.js";
 
-const WORST = 5; // as on the page that the server sends
-const nodes = new Map(); // of what is shown, by run and kind: what its reader unfolded stays so
-let known = null; // keys of the incidents shown last
+const MAX_UNFOLDED = 5; // as in page.py
+const nodes = new Map(); // shown cards by run and kind, kept so that unfolded ones stay unfolded
+let known = null; // keys of the incidents in the last answer
 
 const keyOf = ({ run, incident }) => `${run}\n${incident}`;
 const before = (a, b) => a.order[0] - b.order[0] || a.order[1] - b.order[1] || a.order[2] - b.order[2];
@@ -27,7 +27,7 @@ function advised({ advice, command, runbook_url: runbook }) {
 
 const copier = () => h("button", { type: "button", "data-copies": "" }, "Copy");
 
-// Each part is replaced only if it has changed: what is unfolded, selected or has the focus stays.
+// Replace only the parts that changed, so that folding, selection and focus stay.
 function renew(there, fresh) {
   for (const place of ["summary", "details > div"]) {
     const old = there.querySelector(place), now = fresh.querySelector(place);
@@ -66,19 +66,19 @@ function fold(id, incidents, words) {
 }
 
 export function showIncidents(incidents, opened = false) {
-  const told = incidents.filter(({ severity }) => severity !== "info").sort(before);
-  place(document.getElementById("incidents"), told.slice(0, WORST), opened);
-  fold("more", told.slice(WORST), "more");
+  const shown = incidents.filter(({ severity }) => severity !== "info").sort(before);
+  place(document.getElementById("incidents"), shown.slice(0, MAX_UNFOLDED), opened);
+  fold("more", shown.slice(MAX_UNFOLDED), "more");
   fold("infos", incidents.filter(({ severity }) => severity === "info").sort(before), "info");
-  const keys = new Set(incidents.map(keyOf)), fresh = known === null ? [] : incidents.filter((one) => !known.has(keyOf(one)));
+  const keys = new Set(incidents.map(keyOf)), fresh = known === null ? [] : incidents.filter((incident) => !known.has(keyOf(incident)));
   for (const key of [...nodes.keys()]) if (!keys.has(key)) nodes.delete(key);
   if (fresh.length) {
-    setText(document.getElementById("announce"), fresh.map((one) => `${one.run}: ${one.incident}, ${one.severity}`).join("; "));
+    setText(document.getElementById("announce"), fresh.map(({ run, incident, severity }) => `${run}: ${incident}, ${severity}`).join("; "));
   }
   known = keys;
 }
 
-// Without TLS browsers let a page copy only what is selected.
+// Without TLS, browsers let a page copy only the selection.
 async function copy(button) {
   const text = button.previousElementSibling.textContent;
   try {

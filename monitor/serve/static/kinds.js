@@ -1,8 +1,8 @@
-// The charts of a run: which there are, and what of its past each of them draws.
+// The list of charts, and the series that each draws from a run's history.
 import { known, number } from "./format.js";
 
 const GIB = 2 ** 30;
-// `outliers`: a few points far above the others, such as the first iterations, do not stretch the axis.
+// `outliers`: a few very high points, such as the first iterations, are cut off.
 export const CHARTS = [
   { key: "lm_loss", title: "Loss", maySmooth: true, nats: true, notFinite: true },
   { key: "validation", title: "Validation loss", lines: (source) => validation(source), nats: true, points: true },
@@ -21,26 +21,26 @@ export function titleOf(chart, choices) {
   return chart.nats && choices.perplexity ? chart.title.replace(/loss/i, (word) => (word === "Loss" ? "Perplexity" : "perplexity")) : chart.title;
 }
 
-// { data: columns for uPlot, names: of the lines, where there are several }; null where there is nothing to draw.
+// Return { data: columns for uPlot, names of the series }, or null if there is nothing to draw.
 export function drawn(chart, source) {
   if (!chart.lines) return series(chart, source);
   const found = chart.lines(source);
   if (!found) return null;
   if (!chart.stack) return found;
-  // Sums from the top down: the highest line is the whole, the lowest the first part alone.
+  // cumulative sums, largest first: the highest line is the total
   const [x, ...columns] = found.data;
   const sums = columns.map((_, many) => x.map((_, at) => columns.slice(0, many + 1).reduce((sum, column) => sum + (column[at] ?? 0), 0)));
   return { data: [x, ...sums.reverse()], names: found.names };
 }
 
-// Columns: the line, its highest and lowest, what was computed again later, then normal with its band, batch, limit.
+// Columns: mean, high, low, lost work, then normal pace with its band, batch size, limit.
 function series(chart, source) {
   const { past, axis, choices, run, other } = source;
   const figures = past.series[chart.key];
   if (!figures || !figures.mean.some(known)) return null;
   const { rows, x } = axis, factor = chart.factor || 1, exp = chart.nats && choices.perplexity;
   const shown = (value) => (exp ? Math.exp(value) : value * factor);
-  // undefined: no value belongs here; null: a value is missing, which breaks the line
+  // undefined: no value here; null: a missing value, which breaks the line
   const pick = (column, mine = true) => rows.map((row) => (axis.kept(row) === mine ? (known(column[row]) ? shown(column[row]) : null) : undefined));
   const line = pick(figures.mean);
   if (!line.some(known)) return null;
@@ -52,7 +52,7 @@ function series(chart, source) {
   };
   if (chart.normal && past.series.baseline_seconds) {
     const slow = run.incidents.find(({ incident, severity }) => incident === "slowdown" && severity !== "info");
-    const since = slow && known(run.normal_seconds) ? slow.onset_iteration ?? Infinity : Infinity; // from there on it is learned anew
+    const since = slow && known(run.normal_seconds) ? slow.onset_iteration ?? Infinity : Infinity; // the normal pace is learned again from there
     const normal = pick(past.series.baseline_seconds.mean.map((value, row) => (past.columns.iteration[row] >= since ? run.normal_seconds : value)));
     const [low, high] = run.baseline_band || [1, 1];
     const times = (part) => normal.map((value) => (known(value) ? value * part : value));
@@ -67,11 +67,11 @@ function series(chart, source) {
   const limit = chart.limit ? chart.limit(run) : null;
   if (known(limit) && limit > 0) add("limit", x.map(() => limit));
   const theirs = other ? series(chart, { ...source, ...other, other: null }) : null;
-  return theirs ? beside(data, names, theirs.data) : { data, names };
+  return theirs ? withOther(data, names, theirs.data) : { data, names };
 }
 
-// Another run's line in the same chart. Where both have a point at one place they share it.
-function beside([x, ...columns], names, [otherX, otherLine]) {
+// Add another run's line; points with the same x share a row.
+function withOther([x, ...columns], names, [otherX, otherLine]) {
   const at = new Map(x.map((place, row) => [place, row]));
   const rows = x.map((place, row) => [place, row, undefined]), more = [];
   otherX.forEach((place, row) => {
@@ -100,7 +100,7 @@ function timed({ axis, answer }, figures) {
     new Map(parts[figures][name].mean.map((value, place) => [axis.at(parts.iteration[place], parts.time[place]), value]))));
 }
 
-// Several lines over one x; where two stand at one place the later one counts.
+// Merge several lines over one x; a later point replaces an earlier one with the same x.
 function together(names, maps) {
   const x = [...new Set(maps.flatMap((map) => [...map.keys()]))].filter(known).sort((a, b) => a - b);
   return x.length ? { data: [x, ...maps.map((map) => x.map((at) => map.get(at)))], names } : null;
@@ -119,8 +119,8 @@ function trailing(column, count) {
   });
 }
 
-// What stands at one place, in words.
-export function told(chart, names, values) {
+// Describe the values at one place.
+export function describe(chart, names, values) {
   if (chart.stack) {
     const sums = values.slice().reverse();
     return names.map((name, at) => `${name} ${number(sums[at] - (at ? sums[at - 1] : 0))}`).join(", ");
@@ -130,21 +130,21 @@ export function told(chart, names, values) {
   }
   const of = Object.fromEntries(names.map((name, at) => [name, values[at]]));
   const range = known(of.high) && of.high > of.low ? ` (${number(of.low)} to ${number(of.high)})` : "";
-  const beside = ["normal", "batch"].filter((name) => known(of[name])).map((name) => `, ${name} ${number(of[name])}`).join("");
+  const references = ["normal", "batch"].filter((name) => known(of[name])).map((name) => `, ${name} ${number(of[name])}`).join("");
   const limit = known(of.limit) ? ` of ${number(of.limit)}` : "";
   const other = known(of.other) ? `${number(of.other)} in the other run` : "";
-  if (known(of.line)) return `${number(of.line)}${range}${limit}${beside}${other && ", "}${other}`;
+  if (known(of.line)) return `${number(of.line)}${range}${limit}${references}${other && ", "}${other}`;
   if (other) return other;
-  return known(of.lost) ? `${number(of.lost)}, computed again later` : "no value";
+  return known(of.lost) ? `${number(of.lost)}, repeated later` : "no value";
 }
 
-const FEW = 0.02; // of the points may lie beyond the axis,
-const FAR = 2.5; // if they lie so many times as high as all others
+const MAX_CUT = 0.02; // share of the points that may be cut off,
+const CUT_FACTOR = 2.5; // if they exceed all others by this factor
 
-// Where the axis may end so that a few outliers do not flatten all others; null where there are none.
+// The upper end of the axis without a few outliers; null if there are none.
 export function cutAbove(column) {
   const sorted = column.filter(known).sort((a, b) => a - b);
   if (sorted.length < 5) return null;
-  const usual = sorted[sorted.length - 1 - Math.max(1, Math.floor(FEW * sorted.length))];
-  return usual > 0 && sorted[sorted.length - 1] > FAR * usual ? usual * 1.25 : null;
+  const usual = sorted[sorted.length - 1 - Math.max(1, Math.floor(MAX_CUT * sorted.length))];
+  return usual > 0 && sorted[sorted.length - 1] > CUT_FACTOR * usual ? usual * 1.25 : null;
 }

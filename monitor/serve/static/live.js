@@ -1,11 +1,10 @@
-// What all pages share: asking the API again and again, and putting figures into the page. Texts of a log only ever
-// become text nodes and attributes, never markup.
+// Shared by all pages: polling the API and showing figures. Log texts become text nodes and attributes, never markup.
 
 import { DASH } from "./format.js";
 
 export const ROOT = document.documentElement.dataset.root || "";
 export const SYMBOLS = JSON.parse(document.documentElement.dataset.symbols);
-const EVERY = 2000; // ms between two questions; a page that nobody sees asks nothing
+const INTERVAL = 2000; // ms between two requests; a hidden page sends none
 const TIMEOUT = 10000; // ms
 
 export function h(tag, attributes = {}, ...children) {
@@ -52,7 +51,7 @@ export function definitions(facts) {
   return facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]);
 }
 
-// Calls take(answer) after each answer. Times in it are of the server's clock: the browser's may be wrong.
+// Call take(answer) after each answer. Times are by the server's clock, as the browser's may be wrong.
 export function live(address, take) {
   let asking = false;
   const connection = document.getElementById("connection");
@@ -70,13 +69,13 @@ export function live(address, take) {
       take(value);
     } catch (error) {
       connection.className = "warning";
-      setText(connection, `▲ not connected (${error.name === "AbortError" ? "no answer" : error.message}); figures are old`);
+      setText(connection, `▲ not connected (${error.name === "AbortError" ? "no answer" : error.message}); the page is not updated`);
     } finally {
       clearTimeout(timer);
       asking = false;
     }
   }
-  setInterval(ask, EVERY);
+  setInterval(ask, INTERVAL);
   document.addEventListener("visibilitychange", ask);
   ask();
   return ask;

@@ -1,7 +1,7 @@
-// The last lines of a run's log, and those around the line that an open incident refers to.
+// The last lines of a run's log, and the lines around an open incident.
 import { ROOT, h, setText } from "./live.js";
 
-const EVERY = 5000; // ms between two questions
+const INTERVAL = 5000; // ms between two requests
 const box = document.getElementById("log");
 const note = document.getElementById("log-note");
 
@@ -11,13 +11,13 @@ function details(title, stream, lines, marked) {
     h("button", { type: "button", "data-copies": "" }, "Copy"));
 }
 
-// The newest lines are at the end; the marked line is what its reader looks for.
+// On unfolding, scroll to the marked line, else to the newest lines at the end.
 box.addEventListener("toggle", ({ target }) => {
   const text = target.querySelector("pre"), mark = text.querySelector("mark");
   text.scrollTop = mark ? mark.offsetTop - text.offsetTop - text.clientHeight / 2 : text.scrollHeight;
 }, true);
 
-// What its reader unfolded stays unfolded, and what has not changed is not replaced: a selection stays.
+// Keep unfolded parts and replace only changed ones, so that a selection stays.
 function show({ streams = [], incidents = {} }) {
   const fresh = [
     ...Object.entries(incidents).map(([kind, around]) => details(`Around the ${kind}`, around.stream, around.lines, around.marked)),
@@ -42,9 +42,9 @@ export function followLog(path) {
       if (answer.ok) show(await answer.json());
       setText(note, "");
     } catch (error) {
-      setText(note, `not connected (${error.message}); these lines are old`);
+      setText(note, `not connected (${error.message}); the lines are not updated`);
     }
   }
-  setInterval(ask, EVERY);
+  setInterval(ask, INTERVAL);
   ask();
 }

@@ -1,20 +1,20 @@
-// What happened, drawn over every chart: restarts, incidents from their onset to their end, phases, NaN.
+// Marks in the charts: restarts, incidents from onset to end, phases, NaN.
 import { known } from "./format.js";
 import { SYMBOLS } from "./live.js";
 
 const TONES = { critical: "--bad", warning: "--warn", info: "--soft" };
-const FAINT = { critical: 0.12, warning: 0.08, info: 0 }; // how much of its colour an incident lays over a chart
-const LASTING = ["configuration", "launch_blocking"]; // true of a whole attempt: these would tint all of it
+const FAINT = { critical: 0.12, warning: 0.08, info: 0 }; // opacity of an incident's band
+const LASTING = ["configuration", "launch_blocking"]; // these last a whole attempt and get no band
 const PHASES = { starting: "--soft", loading: "--soft", evaluating: "--line-3", saving: "--line-1" };
-const STRIP = 4; // pixels of the phases' strip
+const STRIP = 4; // height of the strip of phases, pixels
 
-// Everything that is marked, at its place on the axis. `end` is where the axis ends: there stands what still goes on.
+// All marks with their places on the axis; an open incident extends to the end of the axis.
 export function marksOf(answer, axis) {
   const end = axis.full()[1];
   const restarts = answer.restarts.map((restart) => ({
     x: axis.at(restart.iteration, restart.time), symbol: "┆", text: "restart", colour: "--text", dash: [4, 4],
   }));
-  const incidents = new Map(); // one that grew worse is one mark: its last severity stands
+  const incidents = new Map(); // open marks; a mark takes the incident's latest severity
   const over = [];
   for (const item of answer.incidents) {
     const mark = incidents.get(item.incident);
@@ -65,7 +65,7 @@ export function drawMarks(plot, marks, colour, withPhases) {
   ctx.font = `${11 * ratio}px system-ui, sans-serif`;
   ctx.textAlign = "center";
   let free = Infinity;
-  for (const mark of [...marks.lines].reverse()) { // where there is room for one word only, the last one stands
+  for (const mark of [...marks.lines].reverse()) { // the latest label wins where labels would overlap
     const x = plot.valToPos(mark.x, "x", true);
     if (x < left - 1 || x > left + width + 1) continue;
     ctx.strokeStyle = ctx.fillStyle = colour(mark.colour);
@@ -93,7 +93,7 @@ export function drawMarks(plot, marks, colour, withPhases) {
   ctx.restore();
 }
 
-// A sign at each of these places of the axis, at the bottom of the chart or at its top.
+// Draw a sign at these places of the axis, at the top or bottom of the chart.
 export function drawSigns(plot, sign, places, tone, atTop) {
   const { ctx } = plot, ratio = devicePixelRatio, { left, top, width, height } = plot.bbox;
   ctx.save();

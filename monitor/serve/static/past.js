@@ -1,9 +1,9 @@
-// A run's past as the API sends it, each answer bringing the buckets from `start` on.
+// A run's history; each answer of the API brings the buckets from `start` on.
 export class Past {
   width = 0;
   closed = 0;
   columns = { first_iteration: [], iteration: [], attempt: [], not_finite: [], time: [] };
-  axes = {}; // what had been used up by the end of each bucket: samples, tokens, GPU-hours
+  axes = {}; // totals at the end of each bucket: samples, tokens, GPU-hours
   series = {};
 
   take(steps) {

@@ -3,10 +3,10 @@ import { duration, instant, known } from "./format.js";
 import { h } from "./live.js";
 
 const LANES = ["starting", "loading", "first_iteration", "training", "evaluating", "saving", "exiting", "hung", "crashed", "finished"];
-const WORK = 4; // before this one stand the phases of a start, and training
+const OTHER_LANES_AT = 4; // other phases are inserted after training
 const OVER = ["finished", "crashed"];
 
-// One lane a phase, so that no colour is needed to tell them apart.
+// One lane a phase, so that the chart does not depend on colours.
 export function showPhases(box, answer, now) {
   const { run, phases } = answer;
   const first = phases[0];
@@ -24,7 +24,7 @@ export function showPhases(box, answer, now) {
   const span = Math.max(end - first.time, 1);
   const found = new Set(stretches.map((stretch) => stretch.lane));
   const others = [...found].filter((lane) => !LANES.includes(lane)); // phases of other kinds of training
-  const lanes = [...LANES.slice(0, WORK), ...others, ...LANES.slice(WORK)].filter((lane) => found.has(lane)).map((lane) => {
+  const lanes = [...LANES.slice(0, OTHER_LANES_AT), ...others, ...LANES.slice(OTHER_LANES_AT)].filter((lane) => found.has(lane)).map((lane) => {
     const mine = stretches.filter((stretch) => stretch.lane === lane);
     const total = mine.reduce((sum, { from, to }) => sum + Math.max(0, to - from), 0);
     const words = OVER.includes(lane) ? instant(mine[0].from) : `${duration(total)}${mine.length > 1 ? ` in ${mine.length} stretches` : ""}`;

@@ -67,6 +67,6 @@ function showFacts(run) {
   replaceIfNew(document.querySelector("section[aria-labelledby=known] dl"), definitions(run.facts));
 }
 
-offerComparison(document.getElementById("compare"), document.getElementById("beside"), charts, main.dataset.run, path).catch(() => {}); // the rest of the page matters more
+offerComparison(document.getElementById("compare"), document.getElementById("beside"), charts, main.dataset.run, path).catch(() => {}); // the page works without the comparison
 live(() => `${ROOT}api/v1/runs/${history}width=${charts.past.width}&from=${charts.past.closed}&key=${shown ? shown.key : ""}`, take);
 followLog(path);

@@ -221,7 +221,7 @@ def test_connections_stay_below_the_limit_of_descriptors(monkeypatch: pytest.Mon
     """Under `ulimit -n 100` HTTP takes at most a quarter: the logs need theirs."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
     server = HttpServer("127.0.0.1", 0, lambda _: Reply(200, "", b""))
-    assert server._most == 25
+    assert server._max_connections == 25
     server.stop()
 
 
