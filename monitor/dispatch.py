@@ -1,6 +1,6 @@
-"""A core at its desk: its transitions become messages that are owed, saved, then sent; its optional parts have turns.
+"""Turns the transitions of a core into notifications, which are saved and then sent, and calls the optional parts.
 
-The daemon has one for all that it follows, and one for each partition of a Kafka topic while that is its own.
+The daemon has one dispatcher for all followed files, and one for each of its partitions of a Kafka topic.
 """
 
 import logging
@@ -23,16 +23,16 @@ from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-_ALERTS = 60.0  # seconds after which all alerts are posted again: an Alertmanager that was restarted knows none
+_ALERTS = 60.0  # seconds after which all alerts are posted again: a restarted Alertmanager has none
 
 Links = Callable[[Transition], Mapping[str, str]]
 
 
 class Dispatcher:
-    """For the loop's thread. Instants are those of its core."""
+    """Used by the loop's thread. Times are instants of its core."""
 
     def __init__(self, core: Core, config: Config, clock: Clock, wake: Callable[[], None], links: Links) -> None:
-        """`wake` makes the loop turn, from any thread; `links` are what a reader of a message may open."""
+        """`wake` wakes the loop from any thread; `links` returns the links of a message."""
         self.core, self._links, self._clock = core, links, clock
         self.saving = Saving(core, clock, wake)
         self.deliveries = Deliveries(_sent_messages(config), clock, wake)
@@ -42,12 +42,13 @@ class Dispatcher:
         extend(core, Runtime(clock, wake, self.saving.soon))
 
     def start(self, config: Config) -> None:
-        """What is owed by what was restored can be sent from now on."""
+        """Allow sending of restored notifications."""
         self.core.outbox.receivers(one.name for one in _sent_messages(config))
 
     def judge(self, now: float, until: float | None = None, *, act: bool = True) -> None:
-        """Judge what is due (`until`: as at that instant), and let the optional parts work before and after it. Not
-        `act`: `now` has passed, and what they do waits.
+        """Evaluate what is due, as at the instant `until`, with the optional parts before and after it.
+
+        `act`: False if `now` is past, so that the optional parts wait.
         """
         extensions = self.core.extensions if act else ()
         for extension in extensions:
@@ -79,7 +80,7 @@ class Dispatcher:
             self.saving.soon()
 
     def _receivers(self, message: Transition) -> list[str]:
-        """Who wants it, and has not heard of its event."""
+        """Return the notifiers that want the message and have not been notified of its event."""
         incident, fires = f"{message.run}\0{message.incident}", message.status == "firing"
         return [
             name
@@ -88,7 +89,7 @@ class Dispatcher:
         ]
 
     def send(self, now: float) -> None:
-        """Hand out what is due: messages to the notifiers' threads, all alerts to the Alertmanagers."""
+        """Send what is due: messages to the notifiers' threads, all alerts to the Alertmanagers."""
         self.deliveries.turn(self.core.outbox, now)
         self._post(now)
         for outcome, many in self.poster.turn(now).items():
@@ -102,18 +103,18 @@ class Dispatcher:
             self._post_at = min(now + _ALERTS, alerts.next_end(at) - self.core.wall_offset)
 
     def all_is_read(self, now: float) -> None:
-        """Every log was found and read to its end: a run that is not there is not followed, and its alerts end."""
+        """End the alerts of runs that do not exist, after every log was read to its end."""
         if self.core.alerts.end_all(now + self.core.wall_offset, self.core.runs):
             self._post_at = float("-inf")
             self.core.changed = True
 
     def stop_runs(self, now: float, *, over: bool) -> None:
-        """The daemon stops in order; `over`: its runs end with it. All alerts are posted once more."""
+        """The daemon stops in order: post all alerts once more. `over`: its runs end too."""
         self.core.stop_runs(now + self.core.wall_offset, over=over)
         self._post_at = float("-inf")
 
     def finish(self, now: float, seconds: float) -> None:
-        """Send once more what is owed, within so many seconds; what was delivered is not sent again."""
+        """Send pending notifications once more, within so many seconds."""
         self._post(now)
         self.deliveries.finish(self.core.outbox, now, seconds)
         self.poster.stop(seconds)
@@ -122,5 +123,5 @@ class Dispatcher:
 
 
 def _sent_messages(config: Config) -> list[Notifier]:
-    """The notifiers that are sent single messages: not an Alertmanager, which is shown all alerts."""
+    """Return the notifiers for single messages. Alertmanagers get all alerts instead."""
     return [one for one in config.notifiers if not isinstance(one, Alertmanager)]

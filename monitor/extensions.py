@@ -1,7 +1,7 @@
-"""Finds the optional parts that are installed. Nothing of the observer imports one of them by name.
+"""Finds the installed optional parts. The observer imports none of them by name.
 
-A package that holds `extension.py` is one: `for_core(core, runtime)` gives an Extension of a core,
-`for_daemon(daemon)` a Service of the daemon. Commands name the part that they need (monitor/cli.py).
+A package with `extension.py` is an optional part: `for_core(core, runtime)` returns an Extension of a core,
+`for_daemon(daemon)` a Service of the daemon. Commands import the part that they need (monitor/cli.py).
 """
 
 from collections.abc import Iterator
@@ -19,40 +19,38 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """One part beside the daemon's loop, for the loop's thread. A hook that a part does not override does nothing."""
+    """An optional part of the daemon, called by the loop's thread. A hook that is not overridden does nothing."""
 
-    fixed: tuple[str, ...] = ()
-    """Keys of the configuration that cannot change while it runs."""
     ready = True
-    """Is what it has to read at the start read?"""
+    """True if its backlog is read."""
     waits = False
-    """Does `take` wait in place of the loop?"""
+    """True if `take` waits instead of the loop."""
     notice = ""
-    """What every page begins with, if it is not empty."""
+    """Text for the top of every page, if not empty."""
 
     def follow(self, config: Config) -> Config:
-        """The configuration with what it adds to the files that are followed."""
+        """Return the configuration with the paths that it adds."""
         return config
 
     def start(self) -> None:
-        """The daemon is about to follow files. Raises StartError."""
+        """Called before the daemon follows files. Raises StartError."""
 
     def take(self, wait: float) -> None:
-        """Take what came within `wait` seconds."""
+        """Process input, waiting at most `wait` seconds."""
 
     def cores(self) -> list[tuple[Core, float]]:
-        """Cores of its own, each with its instant."""
+        """Return its own cores, each with its instant."""
         return []
 
     def count(self, counts: MonitorCounts) -> None:
-        """Into `counts`: what it counts of itself."""
+        """Add its own counters to `counts`."""
 
     def show(self, snapshots: list[Snapshot]) -> list[Snapshot]:
-        """The snapshots of all cores, with what it adds."""
+        """Return the snapshots of all cores with its additions."""
         return snapshots
 
     def configure(self, config: Config) -> None:
-        """Go on by another configuration."""
+        """Use another configuration."""
 
     def close(self) -> None:
         """End its threads and connections."""
@@ -64,7 +62,7 @@ def _modules() -> Iterator[Any]:
 
 
 def extend(core: Core, runtime: Runtime) -> None:
-    """Give the core an Extension of each part that has one."""
+    """Add the Extension of each optional part to the core."""
     for module in _modules():
         if make := getattr(module, "for_core", None):
             extension: Extension = make(core, runtime)
@@ -72,6 +70,6 @@ def extend(core: Core, runtime: Runtime) -> None:
 
 
 def services(daemon: "Daemon") -> list[Service]:
-    """A Service of each part that has one and is configured."""
+    """Return the Service of each configured optional part."""
     found = (getattr(module, "for_daemon", lambda _: None)(daemon) for module in _modules())
     return [service for service in found if service is not None]

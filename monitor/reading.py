@@ -1,4 +1,4 @@
-"""How the monitor reads logs: the rules of every format, and the formats of the configuration."""
+"""Readers of logs with the rules of the built-in formats and of the configuration."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -19,18 +19,18 @@ Rules: TypeAlias = tuple[Rule, ...]
 
 
 def own_rules(config: Config) -> Rules:
-    """The rules by which this configuration reads; it has been checked already."""
+    """Return the rules of a checked configuration."""
     formats = tuple(one for several in config.formats for one in several)
     return rules_with(formats) if formats else RULES
 
 
 def full_reader(rules: Rules) -> SourceReader:
-    """A reader that gives every event."""
+    """Return a reader of all events."""
     return SourceReader(memo=None if rules is RULES else Memo(Scanner(rules)))
 
 
 def evaluated_reader(rules: Rules) -> SourceReader:
-    """A reader of what the fold and the detectors have a use for."""
+    """Return a reader of the events that `fold` and the rules use."""
     return SourceReader(memo=_memo(rules))
 
 
@@ -38,7 +38,7 @@ _memos: list[tuple[tuple[Rule, ...], Memo]] = []
 
 
 def _memo(rules: tuple[Rule, ...]) -> Memo:
-    """By identity, for the last two configurations: to hash all rules takes a quarter of what an idle file costs."""
+    """Return the cached memo of these rules, compared by identity: a hash of all rules is expensive."""
     for known, memo in _memos:
         if known is rules:
             return memo
@@ -47,14 +47,14 @@ def _memo(rules: tuple[Rule, ...]) -> Memo:
 
 
 def chunks_of(stream: IO[bytes], reader: SourceReader) -> Iterator[list[LogEvent]]:
-    """The events of a stream, as its chunks and its end give them."""
+    """Yield the events of a stream, chunk by chunk."""
     while chunk := stream.read(_CHUNK):
         yield reader.feed(chunk)
     yield reader.flush()
 
 
 def dated_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
-    """The events of a finished log that is to be judged on its own clock: every line that shows the time gives one."""
+    """Yield the events of a finished log for replay; every line with a time yields an event."""
     for events in chunks_of(stream, SourceReader(memo=_dated_memo(own_rules(config)))):
         yield from events
 

@@ -1,16 +1,15 @@
-"""What a stream of lines is a part of: run, job, owner, and whether it is a training of its own. Pure; each answer has
-its reason in words.
+"""Identifies a stream: its run, job and owner, and whether it is a separate training. Pure; each answer has a reason.
 
-What goes in: the path, the configured patterns, the pod that a path names, SLURM_JOB_ID as the set-up prints it, what
-Slurm says of a job, and the steps that the streams tell. Laws:
+Input: the path, the configured patterns, the pod in the path, SLURM_JOB_ID as the set-up prints it, Slurm's facts about
+a job, and the steps that the streams report. Rules:
 
-- A name is a path's. Streams of one name are one run, one after the other or side by side, until they prove that they
-  are not: two jobs that compute at once, or two programs that compute other steps at once.
-- The job that had the name first keeps it; one beside it is `name:id`.
-- All streams of one job are one run, under whatever names, but for a second training in it.
-- A stream that repeats another's steps is a copy, and no training.
-- A job's id is believed where the operator's pattern finds it, where the set-up prints it before the attempt's first
-  iteration, and where Slurm says that the file is the job's output. A number in a name only says what to ask about.
+- The path gives the name. Streams with one name are one run, until they prove the opposite: two jobs compute at once,
+  or two programs compute different steps at once.
+- The first job with the name keeps it; another one becomes `name:id`.
+- All streams of one job are one run, whatever their names, except a second training in the job.
+- A stream that repeats the steps of another is a copy.
+- A job id is trusted if the operator's pattern finds it, if the set-up prints it before the attempt's first iteration,
+  or if Slurm names the file as the job's output. A number in a file name only gives an id to ask Slurm about.
 """
 
 import posixpath
@@ -37,21 +36,21 @@ from megatron_monitor.run.job import Candidate
 from megatron_monitor.run.restarts import JOB_VARIABLE
 from megatron_monitor.run.steps.copies import Report
 
-_EARLY: Final = 64  # first steps of a stream that are remembered
-_LINES: Final = 8  # of these as they stand in the file
-_SURE: Final = 2  # steps after which it is believed that two streams tell the same, or not
+_EARLY: Final = 64  # first steps that are kept of a stream
+_LINES: Final = 8  # first step lines that are kept as digests
+_SURE: Final = 2  # different steps after which two streams count as different
 
 
 Values: TypeAlias = tuple[str | float | int | None, ...]
-"""Of a step: the kind of line, and what another training would say otherwise."""
+"""(kind of line, values that differ in another training) of a step."""
 Seen: TypeAlias = Mapping[Any, Sequence[Report]]
-"""Iterations that a run has counted -> how they were reported."""
+"""Counted iteration of a run -> its reports."""
 Verdict: TypeAlias = Literal["same", "ranks", "another", "unknown"]
-"""`ranks`: one training, of which each tells the same steps with values of its own."""
+"""`ranks`: two ranks of one training, which report the same steps with different values."""
 
 
 class RunName(NamedTuple):
-    """The run of a path, why it is that one, and the pattern that found it."""
+    """The run of a path, the reason, and the pattern that found the path."""
 
     name: str
     why: str
@@ -59,19 +58,19 @@ class RunName(NamedTuple):
 
 
 class JobKey(NamedTuple):
-    """What tells jobs apart: a job's id, or the owner of a pod; and where it was found."""
+    """A key that identifies a job: its id or the pod's owner, with the reason."""
 
     id: str
     why: str
     trusted: bool = False
-    """It may be acted on: the operator's pattern or the set-up tells it."""
+    """True: from the operator's pattern or the set-up, so that remediations may use it."""
 
 
 NO_KEY: Final = JobKey("", "")
 
 
 class StreamIdentity(Struct, omit_defaults=True, gc=False):
-    """One stream, and what is known of it so far."""
+    """One stream, and what is known about its identity."""
 
     base: str
     """The run's name by its path."""
@@ -79,50 +78,50 @@ class StreamIdentity(Struct, omit_defaults=True, gc=False):
     """Why it belongs to its run."""
     pattern: str = ""
     label: str = ""
-    """What the run's name has beside the path's."""
+    """Suffix of the run's name."""
     key: str = ""
     key_why: str = ""
     trusted: bool = False
     printed: str = ""
-    """The job's id that it has printed behind its steps: text, if no attempt begins behind it."""
+    """A job id printed after its steps. It counts if an attempt begins after it."""
     before: str = ""
-    """The job that was believed before this one: both may write it."""
+    """The trusted job before this one: both may write the stream."""
     settled: bool = False
-    """Which run it belongs to is decided."""
+    """True: its run is decided."""
     steps: int = 0
     early: dict[float, Values] = field(default_factory=dict)
-    """Its first steps: number -> what the line says of it."""
+    """First steps: number -> values of the line."""
     first_stamp: float | None = None
     last_stamp: float | None = None
-    """Of its lines, on the log's own clock."""
+    """Stamps of its first and last lines, on the log's clock."""
     arguments: int | None = None
-    """A digest of what its arguments say."""
+    """Digest of its arguments."""
     lines: tuple[int, ...] = ()
     """Digests of its first step lines."""
     rank: int | None = None
-    """Of its first step line, where that names one."""
+    """Rank of its first step line, if named."""
     hosts: tuple[str, str] = ("", "")
-    """Of an unsure pod: its host's name and the subdomain, as its program has printed them."""
+    """For a pod with an unknown owner: (host name, subdomain) as printed by its program."""
     owner: str = ""
-    """The run that they tell."""
+    """The run that the host shows."""
     missing: int = 0
-    """Iterations of a pushed stream that never came: no restart explains the jump of their numbers."""
+    """Missing iterations of a pushed stream."""
     copy_of: str = ""
     """The stream whose lines it repeats."""
 
     def take_key(self, key: JobKey) -> None:
-        """It is of that job."""
+        """Set the job of the stream."""
         self.before = self.key if self.trusted and differs(self.key, key.id) else self.before
         self.key, self.key_why, self.trusted = key
 
     def note_stamp(self, stamp: float | None) -> None:
-        """A line of it was written then."""
+        """Record the stamp of a line."""
         if stamp is not None:
             self.first_stamp = stamp if self.first_stamp is None else min(stamp, self.first_stamp)
             self.last_stamp = stamp if self.last_stamp is None else max(stamp, self.last_stamp)
 
     def note_step(self, event: Event, raw: bytes | str) -> None:
-        """It tells of a step, in this line."""
+        """Record a step and its line."""
         self.steps += 1
         self.rank = event.rank if self.rank is None else self.rank
         if len(self.early) < _EARLY and (report := report_of(event)) is not None:
@@ -132,17 +131,17 @@ class StreamIdentity(Struct, omit_defaults=True, gc=False):
 
     @property
     def reported_nothing(self) -> bool:
-        """Whether it is of no training and no job, as far as it was read."""
+        """True if nothing so far shows a training or a job."""
         return not (self.key or self.steps or self.arguments is not None)
 
     @property
     def young(self) -> bool:
-        """Has it told few steps, so that it may yet be compared?"""
+        """True while it has few steps, which can be compared with other streams."""
         return self.steps < _EARLY
 
 
 def named(path: str, watches: Sequence[Watch] = ()) -> RunName:
-    """The run that the log at `path` belongs to by the configuration alone, as monitor/identity/naming.py describes."""
+    """Return the run of the log at `path` by the configuration, as described in naming.py."""
     path = posixpath.normpath(path)
     led = naming.watch_of(path, watches)
     name, why = naming.name_by(path, led, watches)
@@ -150,7 +149,7 @@ def named(path: str, watches: Sequence[Watch] = ()) -> RunName:
 
 
 def key_of(path: str, job_from: str | None) -> JobKey:
-    """What a path alone tells of its job. `job_from`: the operator's pattern, which then is the only one asked."""
+    """Return the job key in a path. `job_from`: the operator's pattern, which then is the only one."""
     if job_from is not None:
         found = ids.by_pattern(path, job_from)
         return JobKey(found, "slurm.job_from finds it in the path", trusted=True) if found else NO_KEY
@@ -161,13 +160,13 @@ def key_of(path: str, job_from: str | None) -> JobKey:
 
 
 def printed_key(value: str) -> JobKey:
-    """What `SLURM_JOB_ID=value` in the set-up tells; nothing where that is no id."""
+    """Return the job key of `SLURM_JOB_ID=value` in the set-up; NO_KEY if the value is not an id."""
     found = ids.valid(value)
     return JobKey(found, f"{JOB_VARIABLE} before the first iteration", trusted=True) if found else NO_KEY
 
 
 def candidate(member: StreamIdentity, path: str, job_from: str | None) -> Candidate | None:
-    """The id that Slurm is to be asked about, and whether it is believed whatever Slurm calls the job's output."""
+    """Return the id to ask Slurm about; `proven` if Slurm need not name the file as output. None: no id."""
     if member.trusted:
         return Candidate(member.key, proven=True)
     if job_from is not None:
@@ -177,7 +176,7 @@ def candidate(member: StreamIdentity, path: str, job_from: str | None) -> Candid
 
 
 def report_of(event: Event) -> tuple[float, Values] | None:
-    """What a line says of a step that another training would say otherwise: its number, and values. None: no step."""
+    """Return (step number, values that differ in another training); None for a line without a step."""
     if isinstance(event, IterationLogged):
         return event.iteration, (event.kind, event.lm_loss, event.grad_norm, event.consumed_samples)
     if isinstance(event, EngineStepLogged):
@@ -191,17 +190,15 @@ def report_of(event: Event) -> tuple[float, Values] | None:
 
 
 def differs(one: str, other: str) -> bool:
-    """Whether two keys are of two jobs: a task is one of its array's."""
+    """Return True if the keys are of two jobs. A task belongs to the job of its array."""
     return bool(one and other) and one != other and not (one.startswith(f"{other}_") or other.startswith(f"{one}_"))
 
 
 def relation(one: StreamIdentity, other: StreamIdentity, seen: Seen, *, replicas: bool = False) -> Verdict:
-    """Whether two streams tell of one training. `seen`: later steps that `other` told; `mates`: they are of one
-    attempt, or of two pods that one owner has made.
-    """
+    """Return the relation of two streams. `seen`: later steps of `other`; `replicas`: the paths show one attempt."""
     equal, unequal = _compared(one, other, seen)
     if unequal >= _SURE and unequal > equal:
-        ranks = None not in (one.rank, other.rank) and one.rank != other.rank  # each prints a loss of its own
+        ranks = None not in (one.rank, other.rank) and one.rank != other.rank  # each rank prints its own loss
         return "ranks" if ranks or (replicas and not are_set_up_apart(one, other)) else "another"
     if equal and (not unequal or equal > unequal):
         return "same"
@@ -211,19 +208,19 @@ def relation(one: StreamIdentity, other: StreamIdentity, seen: Seen, *, replicas
 
 
 def _are_halves(one: StreamIdentity, other: StreamIdentity) -> bool:
-    """HF Trainer writes its dicts to one file of a job and its bar to the other."""
+    """Return True for HF Trainer's dicts in one file of a job and its bar in the other."""
     kinds = [{values[0] for values in member.early.values()} for member in (one, other)]
     return all(len(kind) == 1 for kind in kinds) and set().union(*kinds) == {TrainerLogged.kind, TrainerProgressed.kind}
 
 
 def reports_the_same(one: StreamIdentity, other: StreamIdentity, seen: Seen) -> bool:
-    """Whether steps that both told show that two streams are of one training."""
+    """Return True if common steps show that two streams report one training."""
     equal, unequal = _compared(one, other, seen)
     return equal > unequal
 
 
 def _compared(one: StreamIdentity, other: StreamIdentity, seen: Seen) -> tuple[int, int]:
-    """How many steps both told with the same values, and with others."""
+    """Return the number of common steps with (equal, different) values."""
     equal = unequal = 0
     for number, values in one.early.items():
         known: list[Values] = [(IterationLogged.kind, *report[:3]) for report in seen.get(number, ())]
@@ -236,12 +233,12 @@ def _compared(one: StreamIdentity, other: StreamIdentity, seen: Seen) -> tuple[i
 
 
 def are_set_up_apart(one: StreamIdentity, other: StreamIdentity) -> bool:
-    """Whether both have told their arguments, and not the same."""
+    """Return True if both have printed arguments that differ."""
     return one.arguments is not None and other.arguments is not None and one.arguments != other.arguments
 
 
 def owner_by_host(member: StreamIdentity, path: str, event: HostSeen) -> str:
-    """The run of an unsure pod, if what it has printed by now tells it (monitor/owners.py)."""
+    """Return the run of a pod with an unknown owner by its printed host (monitor/owners.py); empty if unknown."""
     pod, (host, domain) = unsure_pod(path), member.hosts
     member.hosts = event.host if event.own else host, event.domain or domain
     found = by_host(pod, *member.hosts) if pod and not member.label else None
@@ -249,9 +246,7 @@ def owner_by_host(member: StreamIdentity, path: str, event: HostSeen) -> str:
 
 
 def are_replicas(path: str, one: StreamIdentity, other_path: str, other: StreamIdentity) -> bool:
-    """Whether two streams are of two processes of one attempt, or of two pods that one owner has made, as labels or
-    their names tell for sure.
-    """
+    """Return True if the streams are of two processes of one attempt, or of two pods of one known owner."""
     if naming.are_of_one_attempt(path, other_path):
         return True
     if one.base != other.base or any(
@@ -263,14 +258,12 @@ def are_replicas(path: str, one: StreamIdentity, other_path: str, other: StreamI
 
 
 def is_copy(one: StreamIdentity, other: StreamIdentity) -> bool:
-    """Whether the first steps of `one` stand in `other`, letter by letter."""
+    """Return True if the first step lines of `one` are identical lines of `other`."""
     return bool(one.lines) and set(one.lines) <= set(other.lines)
 
 
 def _same(one: Values, other: Values) -> bool:
-    """What one of them does not say does not tell them apart, nor what only ranks differ in; NaN is the same as NaN.
-    An engine tells the steps of a loop, and a bar those of whatever is beside it.
-    """
+    """Return True if no known value differs; NaN equals NaN. An engine's line and a loop's line of one step agree."""
     if one[0] != other[0]:
         return {one[0], other[0]} != {IterationLogged.kind, TrainerLogged.kind}
     pairs = [(a, b) for a, b in zip(one[1:], other[1:], strict=False) if a is not None and b is not None]
@@ -278,20 +271,20 @@ def _same(one: Values, other: Values) -> bool:
 
 
 def overlap(one: StreamIdentity, other: StreamIdentity) -> bool | None:
-    """Whether their lines were written at the same time, by their stamps; None where they print none."""
+    """Return True if their lines were written at the same time, by stamps; None without stamps."""
     if one.first_stamp is None or other.first_stamp is None:
         return None
     return begins_before_end(one, other) and begins_before_end(other, one)
 
 
 def begins_before_end(one: StreamIdentity, other: StreamIdentity) -> bool:
-    """Whether `one` began before the last known line of `other`, by their stamps."""
+    """Return True if `one` began before the last known line of `other`, by stamps."""
     return one.first_stamp is not None and other.last_stamp is not None and one.first_stamp <= other.last_stamp
 
 
 def label_of(member: StreamIdentity, path: str, other: StreamIdentity, other_path: str) -> str:
-    """What tells a run from the one that has its name, in which `other` is: the job's id or the owner; within one job
-    what its file's name has, or its directory's; of a pair of files in one directory that it is the second.
+    """Return the suffix for a run whose name `other` already has: the job's id or owner, or within one job the part in
+    which the file names or directories differ, or else `2`.
     """
     if differs(member.key, other.key):
         space, _, owner = member.key.rpartition("/")
@@ -306,15 +299,15 @@ def label_of(member: StreamIdentity, path: str, other: StreamIdentity, other_pat
 
 
 def digest(values: Mapping[str, str]) -> int:
-    """Of arguments, the same in every process."""
+    """Return a digest of arguments that is equal in every process."""
     return crc32(repr(sorted(values.items())).encode("utf-8", "replace"))
 
 
 def page(members: Mapping[str, StreamIdentity], shared: Sequence[str]) -> dict[str, Any]:
-    """A run's identity for the page and the API. `members`: by stream."""
+    """Return a run's identity for the page and the API. `members`: stream -> identity."""
     known = next((one for one in members.values() if one.trusted), None)
     known = known or next((one for one in members.values() if one.key), None)
-    lost = {name: f"; {one.missing} iterations never came" if one.missing else "" for name, one in members.items()}
+    lost = {name: f"; {one.missing} iterations did not arrive" if one.missing else "" for name, one in members.items()}
     return {
         "job": None if known is None else {"id": known.key, "why": known.key_why, "believed": known.trusted},
         "streams": [{"stream": name, "why": one.why + lost[name]} for name, one in sorted(members.items())],
