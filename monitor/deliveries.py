@@ -1,9 +1,8 @@
-"""Sends what is owed: a thread for each notifier tries what it is handed, in order, and reports what became of it.
+"""Sends pending notifications: a thread per notifier sends its messages in order and reports the results.
 
-Law: the loop never waits for a receiver, and none waits for another. The loop hands out and settles (`turn`); what is
-owed, and what is tried again when, is the outbox's matter (monitor/core/outbox.py). Every message that is handed out
-is reported once. After a failure that may pass, the rest of a batch is not tried: the receiver is away, and order is
-kept.
+Rule: the loop never waits for a receiver, and no receiver delays another. The loop distributes messages and applies
+results (`turn`); the outbox decides what is sent when (monitor/core/outbox.py). Each message has one result. After a
+transient failure the rest of a batch is not sent, which keeps the order.
 """
 
 import logging
@@ -19,38 +18,38 @@ from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-_SLICE: Final = 1.0  # seconds of one batch: then what was delivered is reported, and saved
+_SLICE: Final = 1.0  # maximum seconds of one batch, so that deliveries are reported and saved soon
 
 
 class Deliveries:
-    """The configured notifiers. For the loop's thread."""
+    """The configured notifiers. Used by the loop's thread."""
 
     def __init__(
         self, notifiers: Sequence[Notifier], clock: Clock, wake: Callable[[], None],
         *, chance: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
-        """`wake` makes the loop turn, from any thread; `chance` gives numbers in [0, 1)."""
+        """`wake` wakes the loop from any thread; `chance` returns numbers in [0, 1)."""
         self._clock, self.wake, self._chance = clock, wake, chance
         self.accepted: Callable[[str, Transition], None] = lambda _name, _message: None
-        """Called with each message that a receiver has taken, in its thread, before anything else is done."""
+        """Called in the notifier's thread with each accepted message, before anything else."""
         self.may_send: Callable[[], bool] = lambda: True
-        """Asked before each message, in the notifier's thread."""
+        """Called in the notifier's thread before each message. False: do not send."""
         self._lanes = [_Lane(notifier, clock, self) for notifier in notifiers]
 
     def receivers(self, message: Transition) -> list[str]:
-        """Who wants it."""
+        """Return the notifiers that want the message."""
         return [lane.notifier.name for lane in self._lanes if lane.notifier.wants(message)]
 
     def turn(self, outbox: Outbox, now: float) -> None:
-        """Settle what was tried and hand out what is due."""
+        """Apply results and distribute due messages."""
         self._settle(outbox, now)
         self._hand(outbox, now, last=False)
 
     def finish(self, outbox: Outbox, now: float, seconds: float, *, hand: bool = True) -> None:
-        """The daemon ends: try everything once more, within `seconds`. What is not delivered stays owed. Without `hand`
-        only what is being tried: another daemon goes on.
+        """Send everything once more within `seconds`, at the end of the daemon. Undelivered messages stay pending.
 
-        A thread that hangs in its receiver is left behind: it ends with the process.
+        `hand`: False if another process continues, so that only messages being sent are finished. A thread that hangs
+        ends with the process.
         """
         until = self._clock.monotonic() + seconds
         self._settle(outbox, now)
@@ -72,7 +71,7 @@ class Deliveries:
 
 
 class _Lane(Asking[Sequence[PendingNotification], Sequence[DeliveryResult]]):
-    """A notifier and its thread."""
+    """A notifier with its thread."""
 
     def __init__(self, notifier: Notifier, clock: Clock, deliveries: Deliveries) -> None:
         super().__init__(f"notify-{notifier.name}", self._tried, _untried, 0, deliveries.wake)
@@ -83,7 +82,7 @@ class _Lane(Asking[Sequence[PendingNotification], Sequence[DeliveryResult]]):
         self._failing = False  # the thread's own
 
     def finish(self, until: float) -> None:
-        """Try what was handed until that monotonic second at most; begin nothing after it."""
+        """Send until that monotonic second at most."""
         self._until = until
         self.end(max(0.0, until - self._clock.monotonic()))
 
@@ -104,14 +103,14 @@ class _Lane(Asking[Sequence[PendingNotification], Sequence[DeliveryResult]]):
             self._deliveries.accepted(self.notifier.name, message)
         except DeliveryError as error:
             if not error.permanent:
-                level = logging.DEBUG if self._failing else logging.WARNING  # a receiver may be away for a day
+                level = logging.DEBUG if self._failing else logging.WARNING  # a receiver may be down for a day
                 self._failing = True
-                self._log_outcome(level, message, f"outcome=retried error={str(error)!r}; it stays owed")
+                self._log_outcome(level, message, f"outcome=retried error={str(error)!r}; it stays pending")
                 return "later"
             outcome = "failed" if self.notifier.refusal_is_final else "refused"
             self._log_outcome(logging.WARNING, message, f"outcome={outcome} error={str(error)!r}")
             return "final" if outcome == "failed" else "refused"
-        except Exception as error:  # noqa: BLE001 - a bug in one notifier must not silence the others, nor itself for ever
+        except Exception as error:  # noqa: BLE001 - a bug in one notifier must not stop the others, nor this one for ever
             self._log_outcome(logging.ERROR, message, "outcome=bug", exception=error)
             return "refused"
         self._failing = False

@@ -1,7 +1,6 @@
-"""The core on live files: the reader threads, the queue between them and the core, and the time.
+"""A core on live files: reader threads, the queue between them and the core, and the clock.
 
-`top` looks through it, and the daemon is built around it. By itself it keeps no state: what it shows was read from the
-files since it began.
+The daemon and `top` use it. It saves no state: without a restored state it shows what was read since the start.
 """
 
 import logging
@@ -23,44 +22,44 @@ from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
 
 _log = logging.getLogger(__name__)
 
-_BATCH_SECONDS = 0.2  # of messages taken before the runs are judged
-_PACE = 0.1  # seconds between two turns that take messages, unless somebody asks
-_JUMP = 5.0  # seconds that the wall clock was set by, to be worth a line and a count
-_SHARE = 8  # of the limit of open files, for the logs of one mount: there are other mounts, and clients
+_BATCH_SECONDS = 0.2  # maximum time of taking messages before the runs are evaluated
+_PACE = 0.1  # seconds between two turns that take messages, unless a request waits
+_JUMP = 5.0  # seconds: a larger step of the wall clock is logged and counted
+_SHARE = 8  # part of the limit of open files for the logs of one mount: there are other mounts, and clients
 _MOST_OPEN = 8192
 
 
 def room_for_logs() -> int:
-    """Logs of one mount that may be held open. The limit is not raised for them: programs that are started would
-    inherit it, and `sbatch` hands it on to jobs.
+    """Return how many logs of one mount may be open. The limit of the process is not raised, because started programs
+    would inherit it and `sbatch` passes it on to jobs.
     """
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return min(soft // _SHARE, _MOST_OPEN) if soft >= 0 else _MOST_OPEN
 
 
 class Instants:
-    """The time of one core."""
+    """The clock of one core."""
 
     def __init__(self, core: Core, clock: Clock, saved: Saved | None = None) -> None:
-        """It goes on from the saved instants."""
+        """Continue the saved instants."""
         self._core = core
         self._steady = SteadyClock(clock) if saved is None else SteadyClock(clock, saved.wall_offset, saved.contact_at)
         core.wall_offset = self._steady.offset
 
     def now(self) -> float:
-        """The instant. The core learns of a wall clock that was set."""
+        """Return the present instant. A changed wall clock is noted in the core."""
         step = self._steady.look()
         if step:
             self._core.wall_offset = self._steady.offset
         if abs(step) > _JUMP:
-            _log.warning("the wall clock was set by %+.0f s; silences are counted on as before", step)
+            _log.warning("the wall clock was set by %+.0f s; silences are not affected", step)
             self._core.counts.add("clock_jumps_total")
-            self._core.changed = self._core.save_soon = True  # killed before, it would believe that it was away so long
+            self._core.changed = self._core.save_soon = True  # otherwise a restart counts the step as a stop
         return self._steady.now()
 
 
 class LiveCore:
-    """Made from a configuration; `start`, then `take` or `look`, then `stop`. All but `wake` for one thread."""
+    """Call `start`, then `take` or `look`, then `stop`. All methods but `wake` are for one thread."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         """Raises ConfigError."""
@@ -70,14 +69,14 @@ class LiveCore:
         self._instants = Instants(self.core, self.clock)
         self._inbox = Inbox(QUEUE_SIZE)
         self._follower: Follower | None = None
-        self._taken_until = math.inf  # instant: what was read before is in the core; inf: it still reads the backlog
+        self._taken_until = math.inf  # instant until which all read lines are in the core; inf: during the backlog
         self._evaluated_until = -math.inf
         self.agents: Callable[[], AgentStates] | None = None
-        """The states of the agents that push; None: no stream is pushed."""
+        """Returns the states of the agents; None if no stream is pushed."""
         self._received_at = float("-inf")  # monotonic seconds when messages were last taken
 
     def start(self, saved: Saved | None = None) -> None:
-        """Begin to read, where `saved` stands."""
+        """Begin to read, at the positions of `saved`."""
         positions: dict[str, Position] = {}
         if saved is not None:
             positions = self.core.restore(saved)
@@ -90,31 +89,30 @@ class LiveCore:
             self._follower.stop(seconds)
 
     def reconfigure(self, config: Config) -> None:
-        """Read on by another configuration, after `stop`; what is known stays."""
-        self._inbox = Inbox(QUEUE_SIZE)  # a reader left behind keeps the old one
+        """Continue with another configuration after `stop`. The state stays."""
+        self._inbox = Inbox(QUEUE_SIZE)  # a blocked old reader keeps the old one
         self._follow(self.core.reconfigure(config, self.now()))
 
     def wake(self) -> None:
-        """End the waiting of `take`. From any thread, never from a signal handler."""
+        """End the waiting of `take`. For any thread, not for a signal handler."""
         self._inbox.wake()
 
     def search(self) -> None:
-        """Look for new files now. From any thread."""
+        """Search for new files now. For any thread."""
         if self._follower is not None:
             self._follower.wake()
 
     def take(self, wait: float) -> float:
-        """Take what came into the core, waiting for it up to `wait` seconds, and for what comes with it a moment more.
-        Gives the instant at which the runs can be judged: what was read until then is in the core, and the core knows
-        what is not observed.
+        """Pass messages to the core, waiting up to `wait` seconds for them.
 
-        Raises RuntimeError if a reader thread has ended by a bug.
+        Return the instant up to which the runs can be evaluated: all lines read until then are in the core, and the
+        core knows what is not observed. Raises RuntimeError if a reader thread has ended by a bug.
         """
         if wait > 0.0:
             self._inbox.wait(self._received_at + _PACE - self.clock.monotonic(), wait)
         until = self.clock.monotonic() + _BATCH_SECONDS
         while True:
-            now = self.now()  # before the readers are asked: the monitor may be stopped between any two of these lines
+            now = self.now()  # before the readers are asked, because the process may be suspended between any two lines
             mounts = self.mounts()
             stopped = {one.mount: now - one.unobserved_seconds for one in mounts if one.unobserved_seconds}
             messages = self._inbox.get_some() if self._received_at < until else []
@@ -129,40 +127,40 @@ class LiveCore:
         late = max((max(one.unobserved_seconds, one.overdue_seconds) for one in mounts), default=0.0)
         self.core.read_until = min(now - late, self._taken_until)
         if self._follower is not None and not self._follower.alive:
-            raise RuntimeError("a reader thread has ended: its traceback stands above")
+            raise RuntimeError("a reader thread has ended: its traceback is above")
         self._evaluated_until = max(self._evaluated_until, min(now, self._taken_until))
         return self._evaluated_until
 
     def _note_taken(self, now: float) -> None:
-        """Until when all that was read is in the core."""
+        """Update the instant until which all read lines are in the core."""
         oldest = self._inbox.oldest() - self.core.wall_offset
         if self._taken_until < math.inf or oldest == math.inf:
             self._taken_until = min(now, oldest)
 
     @property
     def over(self) -> bool:
-        """Did all come through streams (standard input, FIFOs), and have they ended and been taken?"""
+        """True if all input came from pipes (standard input, FIFOs), and these have ended."""
         return self._follower is not None and self._follower.over and self._inbox.empty()
 
     def look(self, seconds: float) -> Snapshot:
-        """What is there after so many seconds."""
+        """Return a snapshot after so many seconds."""
         until = self.clock.monotonic() + seconds
         while (left := until - self.clock.monotonic()) > 0:
             self.core.tick(self.take(left))
         return self.core.snapshot(self.now())
 
     def now(self) -> float:
-        """The instant."""
+        """Return the present instant."""
         return self._instants.now()
 
     def mounts(self) -> tuple[MountStatus, ...]:
-        """How each reader does, from memory."""
+        """Return the status of each reader, without I/O."""
         return self._follower.status() if self._follower is not None else ()
 
     def _follow(self, positions: dict[str, Position]) -> None:
         interval = self.core.config.poll_interval
         settings = FollowSettings(interval, 20 * interval, 20 * interval, max_open_files=room_for_logs())
         if not (wanted := watches(self.core.config)):
-            return  # all comes by a topic
+            return  # all lines come from Kafka
         self._follower = Follower(wanted, positions, self._inbox, settings=settings, clock=self.clock)
         self._follower.start()

@@ -1,4 +1,4 @@
-"""One reading to the end: the daemon's core over files that are read once, and the page that comes of it."""
+"""Reads files once to the end with the daemon's core, for `run --once` and reports."""
 
 import os
 import sys
@@ -28,21 +28,21 @@ from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.source_clock import first_stamp_and_step
 from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
 
-# Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
+# The monitor's own metrics of a single reading: only counts that are equal in the next reading.
 _COUNTED = (
     "build_info", "runs", "sources", "lines_total", "events_total", "bytes_total", "malformed_lines_total",
     "io_errors_total",
 )  # fmt: skip
-_HEAD = 1 << 16  # bytes of a file that show when it begins
+_HEAD = 1 << 16  # bytes in which a file's first stamp and step are searched
 _TIMELESS = frozenset(f"megatron_monitor_{name}" for name in _COUNTED)
 
 
 Onlooker: TypeAlias = Callable[[str, Sequence[LogEvent], str], None]
-"""It is shown (run, events of a delivery, stream): reports need more of them than a run's state keeps."""
+"""Called with (run, events of a delivery, stream): reports need more than a run's state has."""
 
 
-class Watched(Evaluator):
-    """A judge that shows what it has folded to an onlooker."""
+class ObservedEvaluator(Evaluator):
+    """An evaluator that passes folded events to an onlooker."""
 
     def __init__(self, config: Config, onlooker: Onlooker) -> None:
         super().__init__(config)
@@ -51,7 +51,7 @@ class Watched(Evaluator):
     def take(
         self, run: MonitoredRun, entries: Sequence[LogEvent], source: str, at: float, live: bool
     ) -> list[Transition]:
-        """Fold, judge, then show."""
+        """Fold and evaluate, then call the onlooker."""
         transitions = super().take(run, entries, source, at, live)
         self._onlooker(run.state.name, entries, source)
         return transitions
@@ -61,14 +61,15 @@ def read_all(
     config: Config, clock: Clock | None = None, onlooker: Onlooker | None = None,
     *, charts: bool = True, found: Iterable[DiscoveredPath] | None = None,
 ) -> tuple[Core, list[str]]:  # fmt: skip
-    """(the core after everything was read, what a person should know): files that no one can read or that hold no
-    training line, patterns that match nothing. However many runs there are: `max_runs` is for those that go on. Where
-    files were `found` before, these are read. Files of one run are read in the order in which they begin.
+    """Return (core after reading everything, problems): unreadable files, files without training, unmatched patterns.
+
+    `max_runs` does not apply. `found`: the files to read, if already known. Files of one run are read in the order of
+    their begin.
     """
     config = msgspec.structs.replace(config, max_runs=sys.maxsize)
     clock = clock or SystemClock()
     steady = SteadyClock(clock)
-    core = Core(config, Watched(config, onlooker) if onlooker else None, charts=charts)
+    core = Core(config, ObservedEvaluator(config, onlooker) if onlooker else None, charts=charts)
     problems: list[str] = []
     found = find(watches(config), read_mounts(), OsLayer()) if found is None else found
     with closing(read_once(watches(config), clock=clock, found=_in_order(found, config))) as messages:
@@ -88,34 +89,34 @@ def read_all(
 
 
 def _in_order(found: Iterable[DiscoveredPath], config: Config) -> list[DiscoveredPath]:
-    """The files; of those of one run that which begins first, by its first stamp or else its first step, is first."""
+    """Return the files, those of one run in the order of their first stamps or else first steps."""
     runs, own = defaultdict[str, list[DiscoveredPath]](list), own_rules(config)
     for one in found:
         runs[named(one.path, config.runs).name].append(one)
     for files in runs.values():
         known = {one: _begins(one.path, own) for one in files} if len(files) > 1 else {}
-        for place, least in ((0, TOGETHER), (1, 0.0)):  # stamps say more than steps
+        for place, least in ((0, TOGETHER), (1, 0.0)):  # stamps are preferred to steps
             values = {one: value for one, beginning in known.items() if (value := beginning[place]) is not None}
             if values and len(values) == len(files):
-                if max(values.values()) - min(values.values()) > least:  # else they are abreast
+                if max(values.values()) - min(values.values()) > least:  # otherwise they were written at the same time
                     files.sort(key=values.__getitem__)
                 break
     return [one for files in runs.values() for one in files]
 
 
 def _begins(path: str, own: Rules) -> tuple[float | None, int | None]:
-    """(the first stamp near the beginning of a file, the first step)"""
+    """Return (first stamp near the begin of a file, first step)."""
     if not os.path.isfile(path):
         return None, None
     try:
         with open(path, "rb") as stream:
             return first_stamp_and_step(evaluated_reader(own).feed(stream.read(_HEAD)))
-    except OSError:  # the reading says what is wrong with it
+    except OSError:  # reported when the file is read
         return None, None
 
 
 def metrics_page(config: Config) -> tuple[str, list[str], bool]:
-    """What `run --once` prints, what it reports beside it, and whether a file was missing or could not be read."""
+    """Return (the page of `run --once`, problems, whether a file is missing or unreadable)."""
     core, problems = read_all(config, charts=False)
     snapshot = core.snapshot(SystemClock().wall())
     monitor = {name: samples for name, samples in snapshot.monitor.items() if name in _TIMELESS}

@@ -1,6 +1,6 @@
-"""Posts all alerts to each Alertmanager, by a thread for each: one that hangs delays no other.
+"""Posts all alerts to each Alertmanager on its own thread, so that none delays another.
 
-Only the newest alerts matter: what an Alertmanager did not take is posted again, or replaced by what is newer.
+Only the newest alerts matter: a failed post is repeated or replaced by a newer one.
 """
 
 import logging
@@ -17,43 +17,43 @@ from megatron_monitor.system.asking import Asking
 _log = logging.getLogger(__name__)
 
 _OUTCOMES: Final = ("sent", "retried", "failed")
-_AGAIN: Final = 5.0  # seconds until what an Alertmanager did not take is posted to it again
+_AGAIN: Final = 5.0  # seconds until a failed post is repeated
 _Content = list[dict[str, Any]]
 
 
 class Poster:
-    """For the loop's thread."""
+    """All configured Alertmanagers. Used by the loop's thread."""
 
     def __init__(self, notifiers: Sequence[Notifier]) -> None:
-        """Of these notifiers those that are Alertmanagers."""
+        """Uses the Alertmanagers among these notifiers."""
         found = [one for one in notifiers if isinstance(one, Alertmanager)]
         self._notifiers = [(one, [_Lane(one, url) for url in one.urls]) for one in found]
 
     @property
     def urls(self) -> list[str]:
-        """The Alertmanagers that it posts to."""
+        """The addresses of all Alertmanagers."""
         return [url for one, _ in self._notifiers for url in one.urls]
 
     def show(self, alerts: Sequence[Alert], now: float) -> None:
-        """Post these to all of them, at the next turn. `now`: Unix seconds."""
+        """Post these alerts to all Alertmanagers at the next turn. `now`: Unix seconds."""
         for notifier, lanes in self._notifiers:
             content = notifier.content(alerts, now)
             for lane in lanes:
                 lane.content, lane.due = content, -math.inf
 
     def turn(self, now: float) -> Counter[tuple[str, str]]:
-        """Post what is due at this instant. By notifier and outcome (sent, retried, failed), how many posts ended."""
+        """Post what is due. Return (notifier, outcome) -> number of ended posts; outcome: sent, retried or failed."""
         found = Counter({(notifier.name, outcome): 0 for notifier, _ in self._notifiers for outcome in _OUTCOMES})
         for notifier, lanes in self._notifiers:
             found.update((notifier.name, outcome) for lane in lanes for outcome in lane.turn(now))
         return found
 
     def failing(self) -> dict[str, int]:
-        """By notifier, how many Alertmanagers did not accept the last post."""
+        """Return notifier -> number of Alertmanagers that did not accept the last post."""
         return {notifier.name: sum(lane.failing for lane in lanes) for notifier, lanes in self._notifiers}
 
     def stop(self, seconds: float) -> None:
-        """Post what is new once more, each Alertmanager within so many seconds."""
+        """Post new alerts once more, each Alertmanager within so many seconds."""
         lanes = [lane for _, several in self._notifiers for lane in several]
         for lane in lanes:
             lane.turn(math.inf)
@@ -62,19 +62,19 @@ class Poster:
 
 
 class _Lane(Asking[_Content, str]):
-    """One Alertmanager, and its thread."""
+    """One Alertmanager with its thread."""
 
     def __init__(self, notifier: Alertmanager, url: str) -> None:
         super().__init__(f"alerts-{notifier.name}", self._post, lambda _content, _error: "failed", 0)
         self._notifier, self._url = notifier, api(url)
         self.content: _Content | None = None
-        """What is to be posted."""
+        """Alerts to post; None if there is nothing new."""
         self.due = -math.inf
         self.failing = False
         self._posted: _Content | None = None
 
     def turn(self, now: float) -> list[str]:
-        """Post the content if it is due and the last post has ended, or if there is no later (`now` is infinite)."""
+        """Post the alerts if they are due and the last post has ended, or at the end (`now` is infinite)."""
         outcomes = self.answers()
         for outcome in outcomes:
             if outcome != "sent" and self.content is None:

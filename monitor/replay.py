@@ -1,9 +1,8 @@
-"""Finished logs on their own clock: what the daemon would have reported, and when. The same core, no waiting.
+"""Replays finished logs on their own clock: what the daemon would have reported, and when, with the same core.
 
-Each source has a clock (source_clock/): the times that its lines print where they print any, else the sum of the
-iterations' times, evaluation and saving included where the log prints them. The sources are merged in the order of
-their clocks and handed to a core as if they came live; only a silence that the lines prove is judged.
-Law: pure but for the iterators that are handed in; memory does not grow with the log.
+Each source has a clock (source_clock/): printed times, or else the sum of the iterations' durations with printed
+evaluations and saves. The sources are merged by their clocks and passed to a core as live lines. Only a silence that
+the lines prove counts. Memory does not grow with the log.
 """
 
 import heapq
@@ -34,15 +33,15 @@ from megatron_monitor.source_clock import SourceClock, TimedEvent, first_stamp_a
 from megatron_monitor.units import LONGEST_SECONDS
 
 _DAY = 86400.0
-_MOST = 1024  # lines that the core is handed at once
-_FIRST_EVENTS = 1000  # events of a source among which its year is looked for
+_BATCH = 1024  # lines passed to the core at once
+_FIRST_EVENTS = 1000  # events of a source in which its year is searched
 
 
 class Replay:
-    """A core whose time is that of the lines that it is handed."""
+    """A core with the time of the lines that it gets."""
 
     def __init__(self, config: Config, sources: Iterable[str], *, dated: bool = False) -> None:
-        """`dated`: the log prints times, which are shown as such."""
+        """`dated`: the log prints times."""
         self.now = 0.0
         self.first: float | None = None
         self.dated = dated
@@ -57,14 +56,14 @@ class Replay:
 
     @property
     def runs(self) -> list[Run]:
-        """Of which a training is proven, in the order in which they began."""
+        """The runs with a proven training, in the order of their begin."""
         return [run for run in self.core.runs.values() if run.state.proven]
 
     def play(self, items: Iterable[TimedEvent]) -> Iterator[Transition]:
-        """Lines in the order of their times, each at its own."""
+        """Pass lines to the core in the order of their times."""
         batch: list[TimedEvent] = []
         for placed in items:
-            if batch and (len(batch) == _MOST or placed.source != batch[0].source or self._needs_own_batch(placed)):
+            if batch and (len(batch) == _BATCH or placed.source != batch[0].source or self._needs_own_batch(placed)):
                 yield from self._hand_over(batch)
                 batch = []
             self.now = placed.at = self.now if placed.at == math.inf else max(placed.at, self.now)
@@ -80,7 +79,7 @@ class Replay:
             yield from self._hand_over(batch)
 
     def _needs_own_batch(self, placed: TimedEvent) -> bool:
-        """Whether it depends on the line, or on the instant, whose the lines are that follow."""
+        """Return True if the line or its time may decide the run of later lines."""
         source = self.core.sources[placed.source]
         return not source.member.settled or placed.event.kind in BOUNDS or bool(source.experiments.held)
 
@@ -89,38 +88,40 @@ class Replay:
         yield from self.core.pass_until(batch[-1].at)
 
     def _wait_for(self, placed: TimedEvent) -> Iterator[Transition]:
-        """The line says nothing but what the time is."""
+        """Apply a line that shows only the time."""
         yield from self.core.pass_until(self.now)
         run = self.current(placed.source)
-        if run is not None and not self.core.sources[placed.source].experiments.held:  # else it waits for what is held
+        if (
+            run is not None and not self.core.sources[placed.source].experiments.held
+        ):  # otherwise held lines decide first
             self.core.of_run(run, partial(self._judge.wait_for, run, placed))
             yield from self.core.pass_until(self.now)
 
     def current(self, source: str) -> Run | None:
-        """The run that a source's lines belong to now, if it has begun."""
+        """Return the run of the source's present lines, if it has begun."""
         return self.core.current(self.core.sources[source])
 
     def finish(self, after: float) -> Iterator[Transition]:
-        """The logs have ended; `after` seconds more are watched."""
+        """End the logs, `after` seconds after their last lines."""
         self.core.flush(self.now)
         for run in [run for run in self.core.runs.values() if not run.historical]:
             self.core.of_run(run, partial(self._judge.finish, run, max(self.now, run.clock) + after))
         yield from self.core.pass_until(self.now)
 
     def quarantined(self) -> dict[str, str]:
-        """Run or file -> why the monitor's own code failed at it: what follows the failure was not judged."""
+        """Return run or file -> why the monitor's own code failed at it. Later lines were not evaluated."""
         sources = {name: self.core.sources[name].failed for name in self._sources}
         found = {**{run.state.name: run.failed for run in self.core.runs.values()}, **sources}
         return {name: why for name, why in found.items() if why}
 
     def time_of(self, at: float) -> str | float:
-        """ISO 8601 where the log prints times, else seconds since the first line."""
+        """Return ISO 8601 if the log prints times, otherwise seconds since the first line."""
         if self.dated:
             return datetime.fromtimestamp(at, UTC).replace(tzinfo=None).isoformat(timespec="seconds")
         return round(at - (self.first or 0.0), 3)
 
     def summary(self, run: Run) -> dict[str, Any]:
-        """The run in figures; absent where the log does not show it."""
+        """Return the run's figures, without unknown ones."""
         state = run.state
         size, steady = state.steady.chosen(state.attempt.topology.global_batch_size) or (None, None)
         pace = steady.seconds.median if steady else None
@@ -158,9 +159,9 @@ def replay(
     config: Config, sources: Mapping[str, Iterable[LogEvent]], after: float = 10.0,
     written: Mapping[str, float] | None = None,
 ) -> Iterator[tuple[Replay, Transition | Run]]:  # fmt: skip
-    """Every transition of logs that are read together, by their paths, with the replay that gave it; last, each run.
+    """Yield every transition of the logs with its replay, then each run. `sources`: path -> events.
 
-    `written`: when each source was last written, Unix seconds, for stamps without a year.
+    `written`: Unix time of each source's last write, for stamps without a year.
     """
     items, dated = merged(sources, written or {})
     player = Replay(config, sources, dated=dated)
@@ -173,10 +174,10 @@ def replay(
 def merged(
     sources: Mapping[str, Iterable[LogEvent]], written: Mapping[str, float]
 ) -> tuple[Iterator[TimedEvent], bool]:
-    """(the lines of all sources in the order of their times, whether any source prints them).
+    """Return (the lines of all sources in the order of their times, whether any source prints times).
 
-    A source that prints none begins at 0, or with the first that does; of several, one whose steps begin further on
-    follows the others. A line without any time stands at infinity. `written` as above.
+    A source without times begins at 0, or with the first one with times; of several, those with later first steps
+    follow the others. A line without any time is at infinity. `written`: see `replay`.
     """
     opened = {source: _opened(entries) for source, entries in sources.items()}
     near = min((moment for moment, _, _ in opened.values() if moment is not None), default=None)
@@ -198,7 +199,7 @@ def merged(
 
 
 def _one_after_another(groups: Sequence[Sequence[Iterator[TimedEvent]]], at: float) -> Iterator[TimedEvent]:
-    """Groups of streams whose times count from 0; those of a group are abreast."""
+    """Yield groups of streams one after the other. Times of a group count from 0, and its streams are merged."""
     for streams in groups:
         begin = at
         for placed in heapq.merge(*streams, key=attrgetter("at")):
@@ -210,7 +211,7 @@ def _one_after_another(groups: Sequence[Sequence[Iterator[TimedEvent]]], at: flo
 
 
 def _opened(entries: Iterable[LogEvent]) -> tuple[float | None, int | None, Iterator[LogEvent]]:
-    """The beginning of a source (`begins`), and its entries."""
+    """Return (first stamp, first step, entries) of a source."""
     rest = iter(entries)
     read = list(islice(rest, _FIRST_EVENTS))
     return *first_stamp_and_step(read), chain(read, rest)

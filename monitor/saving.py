@@ -1,4 +1,4 @@
-"""When the state is loaded and saved: at the start, from time to time while something changes, and last."""
+"""Loads the state at the start, and saves it while something changes and at the end."""
 
 import gc
 import logging
@@ -17,30 +17,30 @@ from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-_SILENT = 120.0  # seconds between two saves while nothing comes: until when a silence was observed is news, too
-_STUCK = 2.0  # seconds after which a disk hangs that has not taken a state
-_LAST = 2.0  # seconds that a last save may take
+_SILENT = 120.0  # seconds between two saves without news: the observed time is saved too
+_STUCK = 2.0  # seconds of writing after which the disk counts as hanging
+_LAST = 2.0  # maximum seconds of the last save
 _INTERVAL = 1.0  # seconds between two saves of a small state
-_BYTES_PER_SECOND = 250e3  # to a disk that others use too
-_SHARE = 4000  # seconds between two saves for each second that one takes the loop
+_BYTES_PER_SECOND = 250e3  # average load on a shared disk
+_SHARE = 4000  # seconds between two saves per second of the loop's time that a save takes
 _LONGEST = 60.0
 
 
 def pause_after(size: int, seconds: float) -> float:
-    """Seconds to the next save after one of `size` bytes that took the loop `seconds`.
+    """Return the seconds until the next save after one of `size` bytes that took `seconds` of the loop's time.
 
-    A small state is saved every second. What is large goes to the disk at 250 kB/s at most, and encoding it takes a
-    part in 4,000 of the loop's time (20 s between two saves of 50 runs), down to a save a minute: what was read since
-    is read again after a crash, from the saved offset on.
+    A small state is saved every second. A large state causes at most 250 kB/s, and its encoding takes at most 1/4,000
+    of the loop's time (20 s between two saves of 50 runs), but it is saved at least once a minute. After a crash, lines
+    after the saved offset are read again.
     """
     return max(_INTERVAL, min(_LONGEST, max(size / _BYTES_PER_SECOND, _SHARE * seconds)), 20 * seconds)
 
 
 class Saving:
-    """The state of one core in one directory; without a directory nothing is kept."""
+    """The state of one core in one directory. Without a directory nothing is saved."""
 
     def __init__(self, core: Core, clock: Clock, wake: Callable[[], None]) -> None:
-        """`wake` makes the loop turn, from any thread: messages go out when they are saved."""
+        """`wake` wakes the loop from any thread: messages are sent after they are saved."""
         self._core = core
         self._clock = clock
         self._wake = wake
@@ -49,17 +49,17 @@ class Saving:
         self._due_at = self._offered_at = float("-inf")
         self._stuck = False
         self._failures = 0
-        self._offered = 0  # the last owed message in what the saver was given
-        self._begun: list[tuple[Extension, int]] = []  # and the stamp of each extension in it
+        self._offered = 0  # number of the last message in the offered state
+        self._begun: list[tuple[Extension, int]] = []  # stamp of each extension in the offered state
 
     def load(self, directory: Path) -> Saved | None:
-        """Take the directory and what is saved there. Raises StateInUseError and StateNewerError."""
+        """Lock the directory and load its state. Raises StateInUseError and StateNewerError."""
         store, counts = Store(directory), self._core.counts
         try:
             store.lock()
         except OSError as error:
             _log.warning(
-                "state=%s cannot be used: %s; watching without it: a restart will read the logs anew",
+                "state=%s cannot be used: %s; the monitor runs without it, and a restart will read the logs again",
                 directory, error.strerror or error,
             )  # fmt: skip
             counts.add("state_save_failures_total")
@@ -70,9 +70,9 @@ class Saving:
             store.release()
             raise
         self._store, self._saver = store, Saver(store, self._wake)
-        gc.disable()  # to look through what was just read for what is of no use takes a tenth of a start on 10,000 logs
+        gc.disable()  # collection during the load takes a tenth of a start with 10,000 logs
         saved = of_parts(parts, problems) if parts is not None else None
-        gc.freeze()  # nor is it looked through later: it holds no cycles, what leaves of it leaves by itself
+        gc.freeze()  # the loaded state has no cycles, so it is never collected
         gc.enable()
         for problem in problems:
             _log.warning("state %s; it is rebuilt from the logs", problem)
@@ -84,23 +84,23 @@ class Saving:
         return saved
 
     def keep(self, saver: "Saver") -> None:
-        """What is saved goes there: another one knows what was there."""
+        """Save to another store from now on."""
         self._saver = saver
 
     def accepted(self, receiver: str, message: Transition) -> None:
-        """The receiver has it: killed before the next save, the daemon does not send it again. From any thread."""
+        """Note that the receiver has the message, so that it is not repeated after a crash. For any thread."""
         if self._store is not None and not self._stuck:
             self._store.note(_note(receiver, message))
 
     def soon(self) -> None:
-        """The next `turn` saves, unless one did so within the last second."""
+        """Save at the next `turn`, unless a save was within the last second."""
         self._core.changed = self._core.save_soon = True
 
     def turn(self, now: float) -> None:
         """Save if something has changed and it is time. `now`: the core's instant."""
         outbox = self._core.outbox
         if self._saver is None:
-            outbox.saved = outbox.last  # nothing will ever be
+            outbox.saved = outbox.last  # nothing will be saved
             for extension in self._core.extensions:
                 extension.kept = False
             return
@@ -114,7 +114,7 @@ class Saving:
         if waited >= _SILENT and any(run.state.live for run in self._core.runs.values()):
             self._core.changed = True
         due = waited >= _INTERVAL if self._core.save_soon else began >= self._due_at
-        if busy or not (due and self._core.changed):  # a slow disk is not given more
+        if busy or not (due and self._core.changed):  # a slow disk gets no further save
             return
         parts = self._core.parts(now)
         self._offered = outbox.last
@@ -125,12 +125,12 @@ class Saving:
         self._due_at = ended + pause_after(sum(len(part or b"") for part in parts.values()), ended - began)
 
     def _note_written(self, failures: int, *, busy: bool) -> None:
-        """What the disk has taken of what was offered, or has failed to take."""
+        """Note whether the offered state was written."""
         outbox = self._core.outbox
         if failures > self._failures:
             self._core.counts.add("state_save_failures_total", by=failures - self._failures)
             self._failures = failures
-            self._core.changed = True  # what was not written is tried again
+            self._core.changed = True  # a failed save is retried
             if self._store is not None and self._store.wants_all:
                 self._core.touch_all()
             self._offered, self._begun = outbox.saved, []
@@ -140,7 +140,7 @@ class Saving:
                 extension.saved = max(extension.saved, stamp)
 
     def save_last(self, now: float) -> None:
-        """Before the end; again if something is still changed then."""
+        """Save before the end of the process."""
         if self._saver is None:
             return
         self._core.outbox.changed = False
@@ -149,7 +149,7 @@ class Saving:
             _log.warning("state not saved: the disk did not take it within %.0f s", _LAST)
 
     def release(self) -> None:
-        """Let the directory go."""
+        """Release the directory."""
         if self._saver is not None:
             self._saver.end()
         if self._store is not None:
@@ -161,26 +161,26 @@ def _note(receiver: str, message: Transition) -> str:
 
 
 class Keeps(Protocol):
-    """Where a state is kept: the disk, or a topic."""
+    """A store of the state: the disk or a Kafka topic."""
 
     def save(self, parts: Parts) -> bool:
-        """These with what is kept. False: they are not there."""
+        """Write these parts. Return True if they are stored."""
         ...
 
 
 class Saver:
-    """Writes in a thread of its own, so that a disk that hangs does not stop the loop."""
+    """Writes in a separate thread, so that a disk that hangs does not stop the loop."""
 
     def __init__(self, store: Keeps, written: Callable[[], None] = lambda: None) -> None:
-        """`written` is called in the saver's thread after each try."""
+        """`written` is called in the saver's thread after each attempt to write."""
         self._asking: Asking[Parts, bool] = Asking("state", store.save, lambda _parts, _error: False, 0, written)
-        self._kept: Parts = {}  # what is written, or waits, or was refused: it goes with what comes next
+        self._kept: Parts = {}  # parts being written, waiting, or failed: written with the next parts
         self._unanswered = 0
         self.failures = 0
-        """Saves that the disk would not have, so far."""
+        """Number of failed saves."""
 
     def offer(self, parts: Parts) -> None:
-        """To be written next, with what was refused."""
+        """Write these parts next, with failed ones."""
         self._kept |= parts
         self._unanswered += 1
         self._asking.ask(dict(self._kept))
@@ -193,12 +193,12 @@ class Saver:
 
     @property
     def busy(self) -> bool:
-        """Is something written, or does it wait?"""
+        """True while parts are being written or wait."""
         self._note(self._asking.answers())
         return self._unanswered > 0
 
     def wait(self, timeout: float) -> bool:
-        """Until nothing waits to be written, for so long at most."""
+        """Wait until everything is written. Return False at the time-out."""
         while self.busy:
             if (written := self._asking.wait(timeout)) is None:
                 return False
@@ -206,5 +206,5 @@ class Saver:
         return True
 
     def end(self) -> None:
-        """Take nothing more."""
+        """Stop the thread."""
         self._asking.stop()

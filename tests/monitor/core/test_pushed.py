@@ -121,7 +121,7 @@ def test_a_batch_that_never_came_is_a_note() -> None:
     lab.push(*((10.0 * number, step(number)) for number in range(9, 13)))
     lab.wait(3)
     (stream,) = lab.pages()["gpt"]["identity"]["streams"]  # type: ignore[index]
-    assert stream["why"] == "labels; 3 iterations never came"
+    assert stream["why"] == "labels; 3 iterations did not arrive"
     assert lab.iterations == 9.0
     other = Pushed("node0")
     lines = [arguments(), *map(step, range(1, 9)), arguments(), *map(step, range(5, 9))]
