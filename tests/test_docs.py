@@ -261,3 +261,17 @@ if __name__ == "__main__":
     for table in TABLES:
         target, text = with_table(table)
         target.write_text(text)
+
+
+def test_every_command_that_a_message_names_exists() -> None:
+    """Advice, errors and documents that say `megatron-monitor NAME` name a command of the program."""
+    known = {name for several in COMMANDS.values() for name in several}
+    sources = [*(ROOT / "monitor").rglob("*.py"), *(ROOT / "monitor").glob("*.csv"), *PAGES, ROOT / "config.yaml"]
+    texts = {path: re.sub(r'"\s*\n\s*f?"', "", path.read_text()) for path in sources if "site" not in path.parts}
+    named = {
+        (path.name, name)
+        for path, text in texts.items()
+        for name in re.findall(r"(?:`|: |run |with |by )megatron-monitor ([a-z][a-z-]+)\b(?=[ `\"])", text)
+    }
+    assert len(named) > 20
+    assert {(path, name) for path, name in named if name not in known} == set()

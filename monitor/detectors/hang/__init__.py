@@ -156,8 +156,8 @@ def _advice(attempt: Attempt, blocking: str | None) -> str:
     steps = [
         "before you cancel: py-spy dump --pid PID for every rank on every node (srun --overlap), and look for the ones "
         "whose stack differs from the majority",
-        "with TORCH_NCCL_TRACE_BUFFER_SIZE set, the flight recorder's dumps name the rank that others wait for: the key "
-        "flight_recorder lets the monitor read them",
+        "with TORCH_NCCL_TRACE_BUFFER_SIZE set, dumps of the flight recorder name the rank that others wait for: the "
+        "monitor reads them if the key flight_recorder names them",
     ]
     world = attempt.topology.world_size
     if blocking not in ("1", "true") and (world is None or world >= _BLOCKING_HELPS):
