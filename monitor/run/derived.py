@@ -1,6 +1,6 @@
-"""Figures that follow from a run's state: recomputed rates, FLOPs, utilisation, ETA, work at risk, goodput.
+"""Figures computed from a run's state: rates, FLOPs, utilisation, ETA, unsaved work, goodput.
 
-Recompute, keep the printed value beside it: early BigScience lines print samples per second 1000 times too small.
+Rates are recomputed, because early BigScience lines print samples per second 1000 times too small.
 Goodput: docs/development/incident-record.md (Kokolis et al., arXiv 2410.21680; Young 1974, Daly 2006).
 """
 
@@ -13,19 +13,19 @@ from megatron_monitor.run.state import RunState
 
 
 def batch_size(state: RunState) -> int | None:
-    """Samples per iteration now."""
+    """Return the present samples per iteration."""
     attempt = state.attempt
     return attempt.latest.global_batch_size or attempt.topology.global_batch_size
 
 
 def sequence_length(state: RunState) -> int | None:
-    """Tokens per sample now (curriculum learning changes it)."""
+    """Return the present tokens per sample. Curriculum learning changes them."""
     attempt = state.attempt
     return attempt.latest.sequence_length or attempt.topology.sequence_length
 
 
 def samples_per_second(state: RunState) -> float | None:
-    """Batch size over pure time; the printed figure where no batch size is known (gpt-neox, DeepSpeed alone)."""
+    """Return batch size over net time; without a batch size the printed figure (gpt-neox, DeepSpeed only)."""
     batch, seconds = batch_size(state), state.attempt.pure_seconds
     if batch and seconds:
         return batch / seconds
@@ -33,7 +33,7 @@ def samples_per_second(state: RunState) -> float | None:
 
 
 def tokens_per_second(state: RunState) -> float | None:
-    """Over all GPUs; the printed figure where batch size or length is unknown."""
+    """Return tokens per second over all GPUs; the printed figure if batch size or sequence length is unknown."""
     attempt = state.attempt
     samples, length = samples_per_second(state), sequence_length(state)
     if samples is not None and length:
@@ -45,7 +45,7 @@ def tokens_per_second(state: RunState) -> float | None:
 
 
 def computed_tflops(state: RunState) -> tuple[str, float] | None:
-    """(formula, TFLOP/s per GPU) by the formula that the run's own program uses, where the inputs are known."""
+    """Return (formula, TFLOP/s per GPU) by the program's own formula; None if inputs are unknown."""
     attempt = state.attempt
     seconds = state.attempt.pure_seconds
     if not seconds:
@@ -62,13 +62,13 @@ def computed_tflops(state: RunState) -> tuple[str, float] | None:
 
 
 def printed_tflops(state: RunState) -> float | None:
-    """The newest printed figure: of the iteration's own line, else of a line of its own (`Effective Tera Flops`)."""
+    """Return the last printed TFLOPs: of the iteration's line, or of a separate line (`Effective Tera Flops`)."""
     attempt = state.attempt
     return attempt.latest.tflops if attempt.latest.tflops is not None else attempt.effective_tflops
 
 
 def peak_tflops(state: RunState, configured: float | None) -> float | None:
-    """Peak of one GPU: as configured, else by the name that the log tells, else unknown."""
+    """Return the peak of one GPU: configured, or by the GPU's name in the log; None if unknown."""
     attempt = state.attempt
     if configured is not None:
         return configured
@@ -76,7 +76,7 @@ def peak_tflops(state: RunState, configured: float | None) -> float | None:
 
 
 def utilisation(state: RunState, configured_peak: float | None) -> tuple[float | None, float | None]:
-    """(MFU, HFU): model FLOPs without, hardware FLOPs with recomputation, over the peak; printed ratios where given."""
+    """Return (MFU, HFU): FLOPs without and with recomputation over the peak; printed ratios are preferred."""
     attempt = state.attempt
     mfu, hfu = attempt.latest.mfu, attempt.latest.hfu
     peak, seconds = peak_tflops(state, configured_peak), state.attempt.pure_seconds
@@ -84,14 +84,15 @@ def utilisation(state: RunState, configured_peak: float | None) -> tuple[float |
     return model if mfu is None else mfu, hardware if hfu is None else hfu
 
 
-_COVERED = 0.9  # of the productive time: a clock that covers less does not tell the wall time (one stamp at the start)
-_COPIED = 86400.0  # seconds by which a log is older than its reading: nobody knows what became of the run since
+_COVERED = 0.9  # of the productive time: stamps that cover less do not show the wall time
+_COPIED = 86400.0  # seconds: a log that is older when it is read is a copy, and the time since is unknown
 
 
 def effective_ratio(state: RunState, now: float | None = None) -> float | None:
-    """Goodput, 0 to 1: productive time over wall time, from the run's first line to its last one by the log's clock.
-    `now`: an instant, for a run that is watched: until then, unless it has finished, so that a hang and a crash count
-    as lost while they last. None where nobody knows how much time has passed.
+    """Return the goodput, 0 to 1: productive time over wall time by the log's clock, from the first to the last line.
+
+    `now`: for a live, unfinished run the wall time ends at this instant, so that an open hang or crash counts as lost.
+    None if the wall time is unknown.
     """
     spans: list[float] = []
     if state.log_clock_first is not None and state.log_clock_last is not None:
@@ -110,7 +111,7 @@ def effective_ratio(state: RunState, now: float | None = None) -> float | None:
 
 
 def eta(state: RunState) -> float | None:
-    """Unix seconds when the run ends at its real efficiency, restarts and interruptions counted; None if unknown."""
+    """Return the Unix seconds at which the run will end at its present goodput; None if unknown."""
     attempt = state.attempt
     last, total, baseline = attempt.latest.iteration, attempt.train_iterations, attempt.pace.baseline
     if last is None or total is None or baseline is None or state.progress_at is None:
@@ -122,7 +123,7 @@ def eta(state: RunState) -> float | None:
 
 
 def at_risk_seconds(state: RunState) -> float | None:
-    """Work that a crash now would lose: iteration time since the last whole checkpoint; none once it has finished."""
+    """Return the iteration time since the last complete checkpoint, which a crash would lose; 0 after the end."""
     attempt = state.attempt
     if attempt.phase == "finished" or (attempt.phase == "exiting" and not state.live):
         return 0.0
@@ -130,7 +131,7 @@ def at_risk_seconds(state: RunState) -> float | None:
 
 
 def run_state(state: RunState, history: bool) -> str:
-    """One of phases.RUN_STATES. `history`: the log was dead when first seen, nobody knows what became of the run."""
+    """Return one of phases.RUN_STATES. `history`: the log was old when it was opened."""
     attempt = state.attempt
     if attempt.phase == "crashed" and attempt.failure is not None and attempt.failure.failure == "stopped":
         return "stopped"
@@ -144,7 +145,7 @@ def run_state(state: RunState, history: bool) -> str:
 
 
 def mean_time_between_failures_seconds(state: RunState) -> float | None:
-    """Productive time over unplanned ends, the present one counted if it was one; None before the first."""
+    """Return productive time over unplanned ends, a present one included; None before the first."""
     attempt = state.attempt
     planned = attempt.failure is not None and attempt.failure.failure in PLANNED
     failures = state.unplanned_ends + (attempt.phase == "crashed" and not planned)
@@ -152,6 +153,6 @@ def mean_time_between_failures_seconds(state: RunState) -> float | None:
 
 
 def advised_save_interval(state: RunState) -> float | None:
-    """Seconds between saves that lose least: sqrt(2 x save time x MTBF), the first-order optimum of Young and Daly."""
+    """Return the best seconds between saves: sqrt(2 x save time x MTBF), the first-order optimum of Young and Daly."""
     between, save = mean_time_between_failures_seconds(state), state.learned.checkpoints.save_seconds
     return math.sqrt(2 * save * between) if between is not None and save else None

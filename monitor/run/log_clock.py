@@ -1,7 +1,7 @@
-"""The times that lines print, as Unix seconds. Programs print no zone: it is read as UTC, which has no hour twice, and
-only differences are ever used.
+"""Converts stamps of lines to Unix seconds. Programs print no time zone: stamps are read as UTC, and only differences
+are used.
 
-glog prints no year either: such a stamp is `--05-22T03:45:48` (ISO 8601's form without one).
+glog prints no year: its stamp is `--05-22T03:45:48`, the form of ISO 8601 without a year.
 """
 
 import math
@@ -12,13 +12,13 @@ _SECONDS = {f":{second:02d}": float(second) for second in range(60)}
 
 
 def log_clock(text: str | None) -> float | None:
-    """Of one line; None where it is no time."""
+    """Return the seconds of a stamp; None for other text."""
     if text is None:
         return None
     seconds = _SECONDS.get(text[16:])
     if seconds is None and text[16:19] in _SECONDS and text[19:20] == "." and text[20:].isdecimal() and text.isascii():
         seconds = float(text[17:])
-    if seconds is not None:  # most lines share their minute with the one before
+    if seconds is not None:  # fast path: most lines have the same minute as the line before
         minute = _minute(text[:16])
         if minute is not None:
             return minute + seconds
@@ -27,7 +27,7 @@ def log_clock(text: str | None) -> float | None:
 
 @lru_cache(maxsize=4096)
 def _minute(text: str) -> float | None:
-    """The Unix seconds at which the minute `2026-03-27T15:42` begins; None for other forms."""
+    """Return the Unix seconds of the minute `2026-03-27T15:42`; None for other forms."""
     return _moment(text) if text[4:8:3] == "--" and text[10:14:3] == "T:" else None
 
 
@@ -40,7 +40,7 @@ def _moment(text: str) -> float | None:
 
 
 def yearless(text: str, near: float, latest: float = math.inf) -> float | None:
-    """Of a stamp without a year: in the year that brings it nearest to `near`, and not after `latest`."""
+    """Return the seconds of a stamp without a year: in the year nearest to `near`, and not after `latest`."""
     year = datetime.fromtimestamp(near, UTC).year
     found = [_moment(f"{year + offset:04d}{text[1:]}") for offset in (-1, 0, 1)]
     return min(

@@ -1,6 +1,6 @@
-"""The nodes of an attempt, which rank ran on which, and which of them its failure names.
+"""The nodes of an attempt, the node of each rank, and the nodes that a failure names.
 
-Names stand before lines, in srun's reports of tasks, and in Slurm's own list where a dump shows it.
+Node names come from prefixes of lines, from srun's reports of tasks, and from Slurm's node list.
 """
 
 from collections.abc import Iterable
@@ -12,16 +12,16 @@ from megatron_monitor.parsers.events import CollectiveStatus, ProcessExited, Wat
 from megatron_monitor.run.ending import NODE_FAULTS
 from megatron_monitor.run.state import Attempt, RunState
 
-MOST = 4096  # nodes believed: the largest machines have about ten thousand, a run's message names a few
-MOST_SERIES = 512  # nodes of a run that are series: a job of 400 nodes costs a scrape as much as five more runs
-_MOST_RANKS = 16_384  # ranks kept: of more no training is known
+MOST = 4096  # nodes kept of a run: the largest machines have about ten thousand
+MOST_SERIES = 512  # nodes of a run with series: a job with 400 nodes costs a scrape as much as five runs
+_MAX_RANKS = 16_384  # ranks kept: no larger training is known
 NODE_LIST = "SLURM_JOB_NODELIST"
-_LOCAL = frozenset({"localhost", "127.0.0.1"})  # what pdsh prints for itself: the same name on every node
+_LOCAL = frozenset({"localhost", "127.0.0.1"})  # printed by pdsh for its own host, equal on every node
 
 
-@lru_cache(maxsize=256)  # a run's list is asked for at each scrape
+@lru_cache(maxsize=256)  # called for each run at each scrape
 def expand_some(hostlist: str) -> tuple[str, ...]:
-    """The first nodes of Slurm's list; what is no list gives none."""
+    """Return the first nodes of a Slurm node list; empty for other text."""
     try:
         return tuple(expand(hostlist)[:MOST])
     except HostlistError:
@@ -29,14 +29,14 @@ def expand_some(hostlist: str) -> tuple[str, ...]:
 
 
 def freeze_node_list(attempt: Attempt) -> None:
-    """What a dump says from here on of the nodes is the next attempt's."""
+    """Fix the node list: a later printed list belongs to the next attempt."""
     if attempt.node_list is None:
         attempt.node_list = attempt.environment.get(NODE_LIST)
 
 
 def listed_nodes(state: RunState) -> tuple[str, ...]:
-    """Slurm's list of the present attempt's nodes, in its order: as a dump shows it, else as Slurm answered since the
-    attempt began; empty where neither is known.
+    """Return Slurm's list of the attempt's nodes in its order: as printed, or else by Slurm's answer since the attempt
+    began. Empty if unknown.
     """
     attempt = state.attempt
     frozen, job = attempt.node_list, state.job
@@ -48,47 +48,47 @@ def listed_nodes(state: RunState) -> tuple[str, ...]:
 
 
 def nodes_of(state: RunState) -> list[str]:
-    """The nodes of the present attempt, sorted; empty where the log names none."""
+    """Return the known nodes of the present attempt, sorted."""
     return sorted(set(state.attempt.nodes) | set(listed_nodes(state)))
 
 
 def countable_nodes(state: RunState) -> list[str]:
-    """The same where they are no more than MOST_SERIES, else none: a part of a run's nodes would hide the sick one."""
+    """Return the same for at most MOST_SERIES nodes, otherwise none: a part of the nodes could hide a faulty one."""
     nodes = [node for node in nodes_of(state) if node not in _LOCAL and is_node_name(node)]
     return nodes if len(nodes) <= MOST_SERIES else []
 
 
 def note_node(state: RunState, node: str) -> None:
-    """One more line of the attempt carries this node's name."""
+    """Count a line of the attempt with this node's name."""
     nodes = state.attempt.nodes
     if node in nodes or len(nodes) < MOST:
         nodes[node] = nodes.get(node, 0) + 1
 
 
 def note_rank(state: RunState, rank: int, node: str) -> None:
-    """A line of this rank carries its node's name."""
+    """Record the node of a rank from a line that names both."""
     known = state.attempt.rank_nodes
-    if known.get(rank) != node and node not in _LOCAL and (rank in known or len(known) < _MOST_RANKS):
+    if known.get(rank) != node and node not in _LOCAL and (rank in known or len(known) < _MAX_RANKS):
         known[rank] = node
 
 
 def note_tasks(state: RunState, event: ProcessExited) -> None:
-    """Which tasks srun ran on a node."""
+    """Record the tasks that srun ran on a node."""
     if event.node is None or event.tasks is None:
         return
     known = state.attempt.task_nodes
     for task in expand_some(f"[{event.tasks}]"):
-        if len(known) < _MOST_RANKS:
+        if len(known) < _MAX_RANKS:
             known[int(task)] = event.node
 
 
 def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus) -> None:
-    """How far a rank had come in a process group."""
+    """Record the state of a rank in a process group."""
     known = state.attempt.collectives
-    if event.rank is None or len(known) >= _MOST_RANKS:
+    if event.rank is None or len(known) >= _MAX_RANKS:
         return
     if isinstance(event, WatchdogTimedOut):
-        # its group stands on the next line of the rank; until then the collective stands for it
+        # the rank's next line names the group; until then the collective identifies it
         group = f"?{event.operation} {event.sequence}"
         known[f"{event.rank}/{group}"] = Report(
             event.rank, group, "", event.group_rank, event.sequence, event.operation
@@ -105,9 +105,7 @@ def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus)
 
 
 def missing_ranks(attempt: Attempt) -> Missing | None:
-    """The ranks that the others wait for in this attempt, by the flight recorder's dumps, else by what watchdogs print;
-    None where neither tells.
-    """
+    """Return the ranks for which the others wait, by the flight recorder's dumps or else by watchdogs; None if unknown."""
     if attempt.dumped is not None:
         return attempt.dumped
     if not attempt.collectives:
@@ -116,7 +114,7 @@ def missing_ranks(attempt: Attempt) -> Missing | None:
 
 
 def node_of(state: RunState, rank: int) -> str | None:
-    """The rank's node: named beside it, else by its place in Slurm's list, over which srun spreads ranks in blocks."""
+    """Return the rank's node: from its lines, or else from Slurm's list, to which srun assigns ranks in blocks."""
     attempt = state.attempt
     named = attempt.rank_nodes.get(rank)
     if named is not None:
@@ -129,18 +127,18 @@ def node_of(state: RunState, rank: int) -> str | None:
         return None
     each = world // len(listed)
     if any(listed[known // each] != node for known, node in attempt.rank_nodes.items() if known < world):
-        return None  # they are spread in another way
+        return None  # the ranks are distributed differently
     return listed[rank // each]
 
 
 def nodes_of_ranks(state: RunState, ranks: Iterable[int]) -> dict[int, str]:
-    """Rank -> node, where it is known."""
+    """Return rank -> node of the ranks with a known node."""
     found = {rank: node_of(state, rank) for rank in ranks}
     return {rank: node for rank, node in found.items() if node is not None}
 
 
 def blamed(state: RunState) -> list[str]:
-    """The nodes that may be left out because of this one failure, most suspect first."""
+    """Return the nodes that may be excluded because of this failure, most suspect first."""
     failure = state.attempt.failure
     if failure is None or failure.failure in NODE_FAULTS:
         return suspects(state)
@@ -149,9 +147,9 @@ def blamed(state: RunState) -> list[str]:
 
 
 def suspects(state: RunState) -> list[str]:
-    """The nodes that the attempt's failure names, most suspect first; empty where it names none.
+    """Return the nodes that the attempt's failure names, most suspect first.
 
-    A rank whose watchdog gave up is a victim: its node is no suspect. The node of the rank that it waited for is.
+    A rank with a watchdog time-out is a victim, so its node is not suspect. The node of the missing rank is.
     """
     attempt = state.attempt
     failure, names = attempt.failure, list[str]()

@@ -1,6 +1,6 @@
 """The set-up of an attempt: milestones, arguments, topology, software, environment.
 
-Each `on_` function is a handler of the fold.
+Each `on_` function is a handler of `fold`.
 """
 
 from megatron_monitor.model.arguments import changed_arguments
@@ -18,7 +18,7 @@ from megatron_monitor.run.state import RunState
 
 
 def on_milestone(state: RunState, event: events.MilestoneReached, context: EventContext) -> Moved:
-    """A set-up step was announced."""
+    """Apply a reported step of the set-up."""
     if event.milestone == "training_done":
         fold_done(state, context.at, context.source)
         saves.end_save(state, event.logged_at)
@@ -33,33 +33,33 @@ def on_milestone(state: RunState, event: events.MilestoneReached, context: Event
 
 
 def on_arguments(state: RunState, event: events.ArgumentsDumped, context: EventContext) -> bool:
-    """The arguments dump: a boundary, and most of the topology."""
+    """Apply the arguments dump, which has most of the topology."""
     stamp = stamp_of(event)
     known = bool(state.attempt.arguments)
     progressed = on_setting(state, event, context)
-    if state.attempt.boundaries["arguments"] == stamp:  # another dump of an attempt is a critic's or a teacher's
+    if state.attempt.boundaries["arguments"] == stamp:  # a second dump belongs to a critic or a teacher model
         state.plan = plan_of(event)
         if not known:
-            if state.arguments:  # of the last attempt that told its own
+            if state.arguments:  # of the last attempt that printed them
                 state.attempt.arguments_changed = changed_arguments(state.arguments, state.attempt.arguments)
             state.arguments = state.attempt.arguments
     return progressed
 
 
 def on_setting(state: RunState, event: Event, _context: EventContext) -> bool:
-    """One more fact of the set-up."""
+    """Apply a fact of the set-up."""
     note_setting(state, event)
     return state.attempt.iterations == 0
 
 
 def on_environment(state: RunState, event: Event, _context: EventContext) -> bool:
-    """A variable, a version: told at any time."""
+    """Apply a variable or a version, which may be printed at any time."""
     note_setting(state, event)
     return False
 
 
 def on_trainer_setting(state: RunState, event: events.TrainerSetting, context: EventContext) -> bool:
-    """HF Trainer's heading and the figures under it."""
+    """Apply HF Trainer's heading and the figures below it."""
     if event.name == "running_training":
         state.attempt.trainer.declared = True
     elif event.name == "total optimization steps" and isinstance(event.value, int | float):
