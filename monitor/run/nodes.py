@@ -105,7 +105,7 @@ def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus)
 
 
 def missing_ranks(attempt: Attempt) -> Missing | None:
-    """Return the ranks for which the others wait, by the flight recorder's dumps or else by watchdogs; None if unknown."""
+    """Return the ranks for which the others wait, by the flight recorder's dumps or else by watchdogs."""
     if attempt.dumped is not None:
         return attempt.dumped
     if not attempt.collectives:
@@ -159,4 +159,6 @@ def suspects(state: RunState) -> list[str]:
     found = missing_ranks(attempt)
     if found is not None:
         names += nodes_of_ranks(state, found.ranks).values()
+    if not names and failure is not None and failure.failure == "node_failure" and len(listed_nodes(state)) == 1:
+        names += listed_nodes(state)  # the job's only node
     return list(dict.fromkeys(names))

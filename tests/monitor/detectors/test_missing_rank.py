@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import pytest
+
 from tests.monitor.playing import Played, play
 
 _HEAD = "using world size: 16, data-parallel-size: 4, tensor-model-parallel size: 4, pipeline-model-parallel size: 1\n"
@@ -90,3 +92,13 @@ def test_slurms_node_failure_names_the_node_that_failed() -> None:
     ]
     for order in (lines, lines[::-1]):
         assert _played(order).firing("crash").evidence["nodes"] == ["n-026-42"]
+
+
+@pytest.mark.parametrize(("listed", "named"), [("n-003-17", ["n-003-17"]), ("n-003-[17-18]", None)])
+def test_a_node_failure_of_a_job_with_one_node_names_that_node(listed: str, named: list[str] | None) -> None:
+    """The line names the first node of the job only: it is the failed one if the job has no other."""
+    lines = [
+        "slurmstepd: error: *** JOB 1395206 ON n-003-17 CANCELLED AT 2026-08-17T12:39:53 DUE TO NODE FAILURE, SEE "
+        "SLURMCTLD LOG FOR DETAILS ***\n",
+    ]
+    assert _played(lines, f"SLURM_JOB_NODELIST={listed}\n").firing("crash").evidence.get("nodes") == named
