@@ -119,7 +119,7 @@ def test_what_it_refuses() -> None:
         (["--to", "http://x", "--label", "run", "a"], "--label run: expected NAME=VALUE"),
         (["--to", "x:1", "a"], "expected an http"),
         (["--to", "http://x", "--user", "u", "a"], "give both or neither"),
-        (["--to", "http://x", "--user", "u", "--password-file", "p", "--token-file", "t", "a"], "one of them"),
+        (["--to", "http://x", "--user", "u", "--password-file", "p", "--token-file", "t", "a"], "give only one"),
     ):
         done = CliRunner().invoke(command("forward"), arguments)
         assert (done.exit_code, said in done.output) == (2, True), done.output
