@@ -1,6 +1,6 @@
-"""The shape of every rule: what it finds, what it remembers of a run, how it is asked; and words for its summaries.
+"""The base classes of rules and findings, and texts for summaries.
 
-A rule judges one kind of incident. Its name is the incident's kind and its key in the configuration.
+A rule detects one kind of incident. Its name is the incident's kind and its key in the configuration.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ RANK: dict[str, int] = {"info": 0, "warning": 1, "critical": 2}
 
 
 class Finding(Struct, frozen=True):
-    """What a rule finds at an instant. clear: nothing is wrong; firing: something is; unknown: nobody can see now, and
-    what is open stays open.
+    """The result of a rule at an instant. clear: nothing is wrong; firing: something is wrong; unknown: the rule cannot
+    decide now, and an open incident stays open.
     """
 
     state: Literal["clear", "firing", "unknown"]
@@ -30,48 +30,47 @@ class Finding(Struct, frozen=True):
     summary: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     onset: int | None = None
-    """The iteration with which it began,"""
+    """Iteration at which the problem began."""
     since: float | None = None
-    """and the instant, where one is known."""
+    """Instant at which it began, if known."""
     display_only: bool = False
     """Shown on the page and in the metrics, never notified."""
     next_check: float | None = None
-    """The next instant at which time alone changes the finding; None where only an event or a step does."""
+    """Next instant at which the finding changes without an event or a step; None: never."""
 
 
 CLEAR, UNKNOWN = Finding("clear"), Finding("unknown")
 
 
 class RuleSettings(Struct, frozen=True, kw_only=True):
-    """What can be set of every rule. Its thresholds are constants of its file, each with its reason."""
+    """Settings of every rule. Thresholds are constants in the rule's file, each with its reason."""
 
     enabled: bool = True
-    """False: it finds nothing."""
+    """False: the rule is off."""
     severity: Severity = "critical"
-    """The worst severity that its incidents have."""
+    """Maximum severity of its incidents."""
 
 
 class Rule(Struct):
-    """One kind of incident. An instance is what the rule remembers of one run: plain values, saved with the run's
-    state. It changes nothing else. `on_event` and `on_steps` return whether `evaluate` may now answer differently.
+    """One kind of incident. An instance is the rule's memory of one run: plain values, saved with the run's state.
+
+    A rule changes nothing else. `on_event` and `on_steps` return True if the result of `evaluate` may have changed.
     """
 
     name: ClassVar[str]
     settings: ClassVar[type[RuleSettings]] = RuleSettings
     listens: ClassVar[tuple[type[Event], ...]] = ()
-    """The events that `on_event` is given."""
+    """Event types passed to `on_event`."""
     inhibited_by: ClassVar[tuple[str, ...]] = ()
-    """Rules that explain this one: while one of them is firing or open, this one does not fire."""
+    """Rules that explain this one: it does not fire while one of them fires or is open."""
     is_level: ClassVar[bool] = False
-    """It is a level that comes and goes: one that returns within minutes is the same incident (incidents.py)."""
+    """True: the problem may come and go, and a return within minutes is the same incident (incidents.py)."""
     is_timed: ClassVar[bool] = False
-    """Time alone may change its finding: `next_check` says when."""
+    """True: time alone may change the finding, at `next_check`."""
 
     @classmethod
     def of(cls, state: RunState) -> Self:
-        """What the rule remembers of the run. Nothing, where an older version saved what does not fit: then it is
-        learned from the log again.
-        """
+        """Return the rule's memory of the run; a new one if the saved one of an older version cannot be read."""
         known = state.memory_of.get(cls.name)
         if type(known) is cls:
             return known
@@ -84,36 +83,37 @@ class Rule(Struct):
 
     @classmethod
     def ready(cls, state: RunState) -> Self:
-        """The same, before it is given more of the run."""
+        """Return the memory before new events or steps are applied."""
         return cls.of(state)
 
     def on_event(self, state: RunState, event: Any, settings: Any) -> bool:
-        """An event of a type in `listens`, which has been folded."""
+        """Apply a folded event of a type in `listens`."""
         raise NotImplementedError
 
     def on_steps(self, state: RunState, steps: Sequence[Step], settings: Any) -> bool:
-        """Reports of steps in their order, one or thousands, which have been folded. Within one call the attempt, the
-        step source, topology, checkpoints, environment and nodes do not change; all else that differs from step to
-        step is read from the Step.
+        """Apply folded steps in order, one or thousands.
+
+        Within one call the attempt, step source, topology, checkpoints, environment and nodes are constant; values that
+        differ between steps come from the Step.
         """
         raise NotImplementedError
 
     def evaluate(self, state: RunState, now: float, settings: Any) -> Finding:
-        """The finding at the instant `now`. Pure: asked twice, it answers the same."""
+        """Return the finding at the instant `now`, without side effects."""
         raise NotImplementedError
 
 
 class AttemptRule(Rule):
-    """A rule whose memory lives as long as an attempt: it is new before it is given anything of the next one."""
+    """A rule whose memory is reset at each attempt."""
 
     attempt: int = 0
-    """The number of the attempt."""
+    """Number of the attempt."""
     handed_on: ClassVar[tuple[str, ...]] = ()
-    """The fields with whose values the next attempt's memory begins."""
+    """Fields that the next attempt's memory inherits."""
 
     @classmethod
     def ready(cls, state: RunState) -> Self:
-        """The memory of the present attempt."""
+        """Return the memory of the present attempt."""
         own, number = cls.of(state), state.attempt.number
         if own.attempt != number:
             handed_on = {each: getattr(own, each) for each in cls.handed_on}
@@ -122,8 +122,9 @@ class AttemptRule(Rule):
 
 
 def unless_standing(state: RunState, number: int, *, found: bool, outlives: bool = False) -> Finding | None:
-    """The finding on what was found in the lines of attempt `number`, where it is over or nobody can see it now; None
-    where it stands. `outlives`: it stands although the attempt has ended; else what stood then stays as it is.
+    """Return CLEAR or UNKNOWN if a problem of attempt `number` is over or cannot be seen now; None if it persists.
+
+    `outlives`: the problem persists after the end of the attempt. Otherwise the finding is then UNKNOWN.
     """
     attempt = state.attempt
     if state.lost:
@@ -134,15 +135,15 @@ def unless_standing(state: RunState, number: int, *, found: bool, outlives: bool
 
 
 def stated(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts without those of which nothing is known."""
+    """Return the facts without None values."""
     return {name: value for name, value in facts.items() if value is not None}
 
 
-# --- words ----------------------------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------------------------
 
 
 def duration(seconds: float) -> str:
-    """A duration in one unit: `38 s`, `12 min`, `2.9 h`, `3.4 days`."""
+    """Return a duration in one unit: `38 s`, `12 min`, `2.9 h`, `3.4 days`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:
@@ -151,13 +152,13 @@ def duration(seconds: float) -> str:
 
 
 def percent(log_ratio: float) -> str:
-    """A difference of logarithms as `+4.2 %`, from three times on as `3.5 x`."""
+    """Return a difference of logarithms as `+4.2 %`, or from a factor of three as `3.5 x`."""
     ratio = 2.718281828459045**log_ratio
     return f"{ratio:.1f} x" if ratio >= 3 else f"{100 * (ratio - 1):+.1f} %"
 
 
 def rollback(attempt: Attempt, onset: int, samples_before: int | None, checkpoint: int | None) -> dict[str, Any]:
-    """What a person who goes back needs: the last checkpoint before the onset, the samples to skip."""
+    """Return the facts for a rollback: the last checkpoint before the onset, the samples to skip."""
     facts: dict[str, Any] = {}
     if checkpoint is not None and checkpoint <= onset:
         facts["rollback_iteration"] = checkpoint
@@ -169,7 +170,7 @@ def rollback(attempt: Attempt, onset: int, samples_before: int | None, checkpoin
 
 
 def advice(facts: dict[str, Any]) -> str:
-    """The facts of `rollback` as a sentence."""
+    """Return the facts of `rollback` as a sentence."""
     checkpoint, first, last = (facts.get(key) for key in ("rollback_iteration", "samples_from", "samples_to"))
     where = "a checkpoint from before" if checkpoint is None else f"the checkpoint of iteration {checkpoint}"
     text = f"go back to {where}"
@@ -182,7 +183,7 @@ def advice(facts: dict[str, Any]) -> str:
 
 
 def missing_evidence(state: RunState) -> dict[str, Any]:
-    """Of the ranks that the others wait for: their numbers and nodes, and in which collective; empty if unknown."""
+    """Return the facts about missing ranks: ranks, nodes, collective; empty if unknown."""
     found = missing_ranks(state.attempt)
     if found is None:
         return {}

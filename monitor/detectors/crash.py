@@ -1,12 +1,11 @@
-"""Crash: an attempt has died, of what, where, and what it cost. One incident, however many ranks report it.
+"""The rule `crash`: an attempt ended by a failure. One incident with cause, place and cost, for any number of ranks.
 
-The cause is what says most of the end, whichever line comes first (monitor/run/ending.py). It is reported a few
-seconds after the first line: the ranks' lines arrive out of order, and what the launcher says of a victim often comes
+The cause is the strongest evidence of the end, in any order of lines (monitor/run/ending.py). The crash is reported a
+few seconds after the first line: ranks' lines arrive out of order, and the launcher's line about a victim often comes
 first.
-A loop may catch what Python raises: out of memory, a full disk. Where nothing else proves an end (a launcher, the
-scheduler, another failure, a traceback that begins in no function), it is reported when the next iterations have not
-come.
-Risk left: a loop that catches and then computes for longer than that is reported; the next iteration resolves it.
+A loop may catch an exception, such as out of memory or a full disk. Without another proof of an end (from a launcher,
+the scheduler, another failure, or a traceback outside any function) the crash is reported when the next iterations do
+not come. Remaining risk: a loop that catches and then computes for longer is reported; its next iteration resolves it.
 """
 
 from typing import Any
@@ -29,35 +28,35 @@ from megatron_monitor.run.nodes import blamed
 from megatron_monitor.run.records import AttemptEnd
 from megatron_monitor.run.state import Attempt, RunState
 
-_PROVED = 1.0  # seconds after a line that proves what was doubtful: those of the same moment may say more
+_PROVED = 1.0  # seconds after the proof of an unconfirmed failure: lines of that moment may have the cause
 _REPORTED = ("failure", "message", "line", "rank", "node", "exit_code", "logged_at")  # of a failure, as evidence
 
 
-# After the first fatal line: the other ranks' lines show which one was the cause. What another host wrote is seen after
-# 3 s (acregmin of an NFS client) and a look every half second; with 5 s no cause of 106 logs was truer.
+# Seconds after the first fatal line, for the other ranks' lines. Lines of another host are visible after 3 s (acregmin
+# of an NFS client) plus half a second of polling; 5 s gave no better cause in 106 logs.
 _WAIT = 4.0
-# What may have been caught is reported after the time in which so many iterations are logged: the rest of the one that
-# failed, and the whole of it again.
+# A failure that may have been caught is reported after the time of so many logged iterations: the rest of the failed one
+# and its repetition.
 _CAUGHT_ITERATIONS = 2.0
-_CAUGHT_MAXIMUM = 300.0  # However slow the iterations are: then the hang would be reported too.
-# Before the first iteration, after a traceback that may be another program's of the same job: a job's next program
+_CAUGHT_MAXIMUM = 300.0  # seconds: then the hang would be reported too
+# Seconds after a traceback before the first iteration, which may come from another program of the job: the next program
 # imports and prints within seconds.
 _STARTING = 30.0
-# Where all that the log tells is that a step of one task failed: such steps prepare jobs, too, that go on with the
-# training, whose first word takes minutes.
+# Seconds if the log shows only that a job step of one task failed: such a step may have prepared the job, and the
+# training's first line takes minutes.
 _STEP_BEFORE = 600.0
-# Before the first iteration, after an import that failed and that nothing else calls an end: some programs print that
-# flash-attn is not there and go on; importing the rest from a busy file system takes a minute or two.
+# Seconds after a failed import before the first iteration, without other evidence of an end: some programs report that
+# flash-attn is missing and continue; imports from a busy file system take a minute or two.
 _FAILED_IMPORT = 120.0
 
 
 def ended_by(attempt: Attempt) -> Evidence | None:
-    """The failure that has ended the present attempt."""
+    """Return the failure that has ended the present attempt; None if it has not crashed."""
     return attempt.failure if attempt.phase == "crashed" else None
 
 
 def due(state: RunState) -> float | None:
-    """When the cause is believed; None where nothing has failed."""
+    """Return the instant at which the crash is reported; None without a failure."""
     found, failure = state.attempt.ending, ended_by(state.attempt)
     at = found.since
     if failure is None or at is None:
@@ -74,7 +73,7 @@ def due(state: RunState) -> float | None:
 
 
 def _expected(state: RunState) -> float:
-    """Seconds between two signs of progress where the failure came, as far as the run has shown them."""
+    """Return the known seconds between two progress lines in the phase of the failure."""
     attempt = state.attempt
     expected = (attempt.pace.predicted() or 0.0) * (attempt.log_interval or 1)
     before = state.phase_history[-2][1] if len(state.phase_history) > 1 else None
@@ -83,18 +82,16 @@ def _expected(state: RunState) -> float:
 
 
 class Crash(Rule):
-    """It remembers what was told already."""
+    """Remembers which attempt's end was reported."""
 
     name = "crash"
     is_timed = True
 
     reported: int = -1
-    """The number of the last attempt whose end was told."""
+    """Number of the last attempt with a reported end."""
 
     def evaluate(self, state: RunState, now: float, _settings: RuleSettings) -> Finding:
-        """Firing once the cause is known, until another attempt begins; the end of one that was replaced before it
-        could be told is told then.
-        """
+        """Fire once the cause is known, until another attempt begins. If that begins earlier, report the crash then."""
         attempt = state.attempt
         failure, at, job_failed = ended_by(attempt), due(state), attempt.ending.job_failed_at
         if not state.live:
@@ -108,17 +105,17 @@ class Crash(Rule):
         if at is not None and now < at:
             return Finding("unknown", next_check=at)
         severity = _severity(failure.failure, done=attempt.ending.done_at is not None)
-        since = attempt.ending.since  # a better cause that is found later is not another crash
+        since = attempt.ending.since  # a better cause found later is the same crash
         summary, evidence = _summary(state, failure), _evidence(state, failure)
         return Finding("firing", severity, summary, evidence, onset=attempt.latest.iteration, since=since)
 
     def note(self, state: RunState, found: Finding) -> None:
-        """What was found is told now."""
+        """Record a reported crash."""
         if found.state == "firing":
             self.reported = found.facts.get("attempt", state.attempt.number)
 
     def _unreported(self, state: RunState) -> AttemptEnd | None:
-        """The end of the attempt before this one, where it died while it was watched and nobody was told."""
+        """Return the unreported crash of the attempt before, if it was followed live."""
         end = state.ends[-1] if state.ends else None
         if end is None or not (end.crashed and end.watched) or end.number <= self.reported:
             return None
@@ -143,7 +140,7 @@ def _replaced(end: AttemptEnd) -> Finding:
 
 
 def _after_the_end(state: RunState, at: float, next_check: float | None) -> Finding:
-    """The training was done; the job it ran in was not."""
+    """Return the finding for a job that failed after the training was done."""
     iteration, failure = state.attempt.latest.iteration, state.attempt.failure
     message = failure.message[:200] if failure else "its exit code says so"
     summary = f"the training was done after iteration {iteration}, then its job failed: {message}"
@@ -156,12 +153,12 @@ def _ahead(instant: float, now: float) -> float | None:
 
 
 def _severity(failure: str, *, done: bool) -> Severity:
-    """What the scheduler or a person does as planned is information; what fails after the training wakes nobody."""
+    """Return info for planned ends, warning for a failure after the training, otherwise critical."""
     return "info" if failure in PLANNED else "warning" if done else "critical"
 
 
 def _end(failure: str, iteration: int | None) -> str:
-    """What happened, and where."""
+    """Return what happened and at which iteration."""
     where = f"after iteration {iteration}" if iteration is not None else "before the first iteration"
     return f"{'ended' if failure in PLANNED else 'crashed'} {where}"
 
@@ -182,7 +179,7 @@ def _summary(state: RunState, failure: Evidence) -> str:
     if absent := missing_evidence(state):
         message += f"; {absent['missing']}"
         if failure.failure == "nccl":
-            place = ""  # the rank that was first to give up waiting
+            place = ""  # that rank was only the first to time out
     return f"{_end(failure.failure, iteration)}: {failure.failure}{place}{many}: {message}{lost}; {advice}"
 
 

@@ -1,8 +1,8 @@
-"""Hang: no progress for longer than the phase ever needs.
+"""The rule `hang`: no progress for longer than the progress timeout of the phase.
 
-Liveness is progress, not writing. Each phase has a budget of silence, learned from the run where it has a past and a
-stated first default where it has none. Half of it gone is late (shown), all of it gone is hung (notified). Silent for
-runs that have ended, and for archived logs (`state.live`).
+Only progress counts, not any new line. Each phase has a progress timeout, learned from the run, with a default at the
+beginning. After half of it the run is late (only shown), after all of it the run hangs (notified). Ended and historical
+runs do not hang.
 """
 
 from typing import Any
@@ -17,44 +17,44 @@ from megatron_monitor.run.state import Attempt, RunState
 
 __all__ = ["Budget", "Hang", "HangSettings", "budget", "deadline", "lawful", "watched"]
 
-_BLOCKING_HELPS = 160  # GPUs; from here on BLOOM hung without it (docs/development/incident-record.md)
+_BLOCKING_HELPS = 160  # GPUs from which BLOOM hung without the variable (docs/development/incident-record.md)
 _BETWEEN: frozenset[Phase] = frozenset({"training", "evaluating", "saving"})
-"""Phases between steps: of a run whose steps no line tells their silence means nothing, the loop may have gone on."""
-_KILL_DELAY = 1.0  # seconds after the line that tells that processes were ended at exit
+"""Phases between steps: in a run without lines of steps their silence means nothing, because the loop may continue."""
+_KILL_DELAY = 1.0  # seconds after the line about processes killed at exit
 
 
 def watched(state: RunState) -> bool:
-    """Whether silence of this run means anything."""
+    """Return True if silence of this run means anything."""
     attempt = state.attempt
     if not state.live or not state.proven or state.progress_at is None or attempt.phase in ENDED:
         return False
     if attempt.phase in _BETWEEN and not state.iterations_total and attempt.step_source is None:
         return bool(attempt.pace.predicted() or attempt.boundaries)
-    # After the last iteration a log may simply end. Only processes that partly ended prove that others hang.
+    # After the last iteration a log may simply end. Ended processes prove that the others hang.
     return attempt.phase != "exiting" or attempt.ending.ended > 0
 
 
 def _since(state: RunState, at: float | None = None) -> float | None:
-    """Since when a silence lasts that means anything, as far as it was observed by `at`."""
+    """Return the instant from which a meaningful silence counts, as observed by `at`; None without one."""
     return silent_since(state, at) if watched(state) else None
 
 
 def deadline(state: RunState, settings: HangSettings) -> float | None:
-    """When silence becomes a hang; None while silence means nothing."""
+    """Return the instant at which silence becomes a hang; None while silence means nothing."""
     since = _since(state)
     return None if since is None else since + budget(state, settings).seconds
 
 
 class Hang(Rule):
-    """It remembers nothing: what silences have taught is the run's own (run/silence.py)."""
+    """Has no memory: learned silences are part of the run's state (run/silence.py)."""
 
     name = "hang"
     settings = HangSettings
-    inhibited_by = ("crash", "crash_without_exit")  # a run that has crashed is silent because it has crashed
+    inhibited_by = ("crash", "crash_without_exit")  # a crash explains the silence
     is_timed = True
 
     def evaluate(self, state: RunState, now: float, settings: HangSettings) -> Finding:
-        """Late after half the budget (quiet warning), hung after it (critical)."""
+        """Return a display-only warning after half the timeout, and a critical finding after all of it."""
         attempt, since, unobserved = state.attempt, _since(state, now), state.coverage.unobserved(now)
         killed_at = attempt.ending.killed_at
         if suspended(state):
@@ -105,7 +105,7 @@ def _facts(state: RunState, silence: float, unobserved: float, allowed: Budget) 
 
 
 def _where(attempt: Attempt) -> str:
-    """The phase, what no line tells apart from it, the iteration."""
+    """Return the phase, the phases that the log does not distinguish from it, and the iteration."""
     others = attempt.parts.reported_with(attempt.phase) if attempt.phase in PARTS and attempt.parts.reported else []
     apart = f" (no line tells {', '.join(others)} apart)" if others else ""
     after = "" if attempt.latest.iteration is None else f" after iteration {attempt.latest.iteration}"
@@ -114,7 +114,7 @@ def _where(attempt: Attempt) -> str:
 
 
 def _killed_at_exit(attempt: Attempt, at: float, next_check: float | None) -> Finding:
-    """The training was done, its processes were not: they held their nodes until they were ended by force."""
+    """Return the finding for a completed training with processes that did not exit and had to be killed."""
     done = attempt.ending.done_at or at
     line = attempt.failure.line if attempt.failure else ""
     summary = (
@@ -127,7 +127,7 @@ def _killed_at_exit(attempt: Attempt, at: float, next_check: float | None) -> Fi
 
 
 def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
-    """What the log says of the cause, if anything: watchdogs that gave up, a traceback that nobody ended, the pace."""
+    """Return a text about the possible cause: watchdog time-outs, a traceback, the pace before; empty without any."""
     attempt = state.attempt
     found = ""
     if attempt.watchdog_ranks:
@@ -152,7 +152,7 @@ def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
 
 
 def _advice(attempt: Attempt, blocking: str | None) -> str:
-    """What to do first, while the processes are still there to be asked."""
+    """Return the advice: what to do first while the processes still exist."""
     steps = [
         "before you cancel: py-spy dump --pid PID for every rank on every node (srun --overlap), and look for the ones "
         "whose stack differs from the majority",
