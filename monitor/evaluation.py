@@ -1,11 +1,10 @@
-"""One run under judgement: events in, transitions out. The daemon and `replay` drive the same object.
+"""Evaluates the rules for one run: events in, transitions of incidents out. The daemon and `replay` use the same code.
 
-Time is an argument. A detector that sees each step returns whether its verdict may have changed, so that a million
-healthy iterations cost a million small updates and hardly a judgement.
+Time is an argument. A rule that sees each step returns whether its finding may have changed, so healthy iterations cost
+small updates and few evaluations.
 
-Lines that come live are folded at the instant of their delivery, and time passes between deliveries. Lines of a
-finished log (`Placed`) bear instants of their own: time passes between any two of them, and a silence is judged only
-where the lines prove it.
+Live lines are folded at the instant of their delivery. Lines of a finished log (`TimedEvent`) have their own instants:
+time passes between any two of them, and a silence counts only if the lines prove it.
 """
 
 import math
@@ -38,41 +37,40 @@ _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
         events.PartBegan, events.GenerationMoved, events.StepInferred,
     }
 )  # fmt: skip
-"""Events that change nothing of what `Rule.on_steps` may take as constant, but for a restart:
-as a setting does that is known already."""
+"""Events that change nothing that is constant within `Rule.on_steps`, except by a restart."""
 
-_LEAST_GAP = 1.0  # seconds between two lines below which no deadline is looked for
+_LEAST_GAP = 1.0  # minimum seconds between two lines for a check of deadlines
 _EPSILON = 1e-6
-_OWN_TIME = 0.9  # of a silence: the share that the first iteration must say it took, to have been at work all the time
+_OWN_TIME = 0.9  # share of a silence that the first iteration must have taken to explain it
 _UNPLACED: frozenset[type[Event]] = frozenset({events.PartBegan, events.GenerationMoved})
-"""Lines without a stamp between two steps: nobody knows how the step's time is shared between them."""
+"""Lines without a stamp between two steps: the step's time cannot be divided between them."""
 
 
 @dataclass(slots=True)
 class MonitoredRun:
-    """A run's state, its open incidents, and whether it is archived: ended or stale when opened, never alerted."""
+    """A run's state, its incidents, and whether it is historical: ended or stale when opened, so never alerted."""
 
     state: RunState
     book: IncidentBook = field(default_factory=IncidentBook)
     historical: bool = False
     clock: float = -math.inf
-    """Of a finished log: the instant up to which its lines were folded or time has passed."""
+    """For a finished log: the instant up to which lines were folded or time has passed."""
     passed: float = math.nextafter(-math.inf, 0.0)
-    """Deadlines up to there are over: they were judged, or nothing may be concluded from the silence before."""
+    """Instant up to which deadlines were evaluated, or the silence means nothing."""
 
     def pass_over(self, until: float, *, evaluated: bool = False) -> None:
-        """Time has passed up to there. `judged`: each deadline before was; one of that very instant is still to be."""
+        """Let time pass until an instant. `evaluated`: deadlines before it were evaluated, those at it were not."""
         self.clock = max(self.clock, until)
         self.passed = max(self.passed, math.nextafter(self.clock, 0.0) if evaluated else self.clock)
 
 
 class Evaluator:
-    """The detectors with their settings. Holds nothing of any run."""
+    """The rules with their settings. Has no state of runs."""
 
     def __init__(self, config: Config, *, repeats: bool = True) -> None:
         self._repeat_interval = config.repeat_interval if repeats else math.inf
         self.events = IncidentEvents()
-        """Of all runs that it judges."""
+        """The events of all evaluated runs."""
         self._hang: hang.HangSettings = config.detectors.hang
         self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
         self._rules: list[tuple[type[Rule], RuleSettings]] = [
@@ -92,11 +90,10 @@ class Evaluator:
     def take(
         self, run: MonitoredRun, entries: Sequence[LogEvent], source: str, at: float, live: bool
     ) -> list[Transition]:
-        """Fold events of a stream in their order and let the detectors see them, at `at` or, if `Placed`, at their own
-        times.
+        """Fold events of a stream in order and pass them to the rules, at `at` or, for TimedEvents, at their own times.
 
-        While a log is followed, the run is judged at once where a verdict may have changed, so that what begins and
-        ends within one reading is notified too. In a backlog steps are collected: the detectors see many at a time.
+        A live run is evaluated at once if a finding may have changed, so that an incident that begins and ends within
+        one read is notified too. In a backlog the rules see many steps at a time.
         """
         state = run.state
         transitions: list[Transition] = []
@@ -104,7 +101,7 @@ class Evaluator:
         restarts = state.restarts
 
         def show() -> None:
-            """The steps are to be seen before what comes changes what they are seen by."""
+            """Pass the collected steps to the rules before the next event changes their context."""
             if steps:
                 self._update(state, steps)
                 steps.clear()
@@ -131,7 +128,7 @@ class Evaluator:
                 if step is not None:
                     steps.append(step)
             changed = kind in self._listeners and self._report(state, event)
-            if state.restarts != restarts:  # how the last attempt ended is judged although the next one has begun
+            if state.restarts != restarts:  # the end of the last attempt is evaluated after the next one began
                 restarts, changed = state.restarts, True
             if live and state.live and not run.historical:
                 transitions += self._judge_after(run, steps, at, changed)
@@ -140,24 +137,22 @@ class Evaluator:
         return transitions
 
     def _judge_after(self, run: MonitoredRun, steps: list[Step], at: float, changed: bool) -> list[Transition]:
-        """Judge where an event or one of the steps has changed something."""
+        """Evaluate the run if an event or a step may have changed a finding."""
         if steps:
-            stands = any(
-                rule.name in run.book.open for rule, _ in self._timed
-            )  # a hang that stands ends with the next step
-            changed = self._update(run.state, steps) or changed or (stands and steps[-1].counted)
+            is_open = any(rule.name in run.book.open for rule, _ in self._timed)  # an open hang ends with the next step
+            changed = self._update(run.state, steps) or changed or (is_open and steps[-1].counted)
             steps.clear()
         return self.judge(run, at) if changed else []
 
     def _report(self, state: RunState, event: Event) -> bool:
-        """The rules that listen for it see an event; whether a finding may have changed."""
+        """Pass an event to its rules. Return True if a finding may have changed."""
         changed = False
         for rule, settings in self._listeners[type(event)]:
             changed |= rule.ready(state).on_event(state, event, settings)
         return changed
 
     def _update(self, state: RunState, steps: Sequence[Step]) -> bool:
-        """Let every rule see the steps. Whether a finding may have changed."""
+        """Pass the steps to all rules. Return True if a finding may have changed."""
         changed, known, number = False, state.memory_of, state.attempt.number
         for name, rule, of_attempt, settings in self._of_steps:
             own: Any = known.get(name)
@@ -169,8 +164,9 @@ class Evaluator:
         return changed
 
     def judge(self, run: MonitoredRun, now: float) -> list[Transition]:
-        """Ask every detector, bring the book up to date, and return what changed. They are asked at the instant until
-        which the run was observed: what was written since may yet say another thing.
+        """Evaluate every rule, update the incidents, and return the transitions.
+
+        Rules are evaluated at the instant until which the run was observed, because later lines are unread.
         """
         coverage = run.state.coverage
         observed = now if coverage.until is None or coverage.partial else min(now, coverage.until)
@@ -186,7 +182,7 @@ class Evaluator:
         return transitions
 
     def _is_over(self, run: MonitoredRun, now: float) -> bool:
-        """The run has finished, and all that there is to say of it was said: nothing of it stands any more."""
+        """Return True if the run has finished and all its incidents must end."""
         book = run.book
         if run.state.attempt.phase != "finished":
             book.finished_at = None
@@ -195,16 +191,16 @@ class Evaluator:
         return book.is_over(now)
 
     def quarantine(self, run: MonitoredRun, why: str, now: float) -> list[Transition]:
-        """The run cannot be judged any more: that is told, and whatever else is open of it ends."""
+        """Report that the run cannot be evaluated any more, and end its other incidents."""
         found = {"source_lost": Finding("firing", "critical", why, {"reason": why})}
         return judge(run.book, run.state, found, now, self._repeat_interval, self.events)
 
     def give_up(self, run: MonitoredRun, why: str, now: float) -> list[Transition]:
-        """The run is watched no more, because others need its place: who was told of its trouble is told that, too."""
+        """End the incidents of a run that is dropped."""
         return give_up(run.book, run.state, why, now)
 
     def retire(self, run: MonitoredRun, at: float) -> list[Transition]:
-        """Another experiment has begun in the run's log: what it died of is told, what is open of it is closed."""
+        """End a run because another experiment began in its log: report a crash, end its incidents."""
         state = run.state
         transitions = self.pass_until(run, at) if run.clock > -math.inf else []
         due = crash.due(state)
@@ -219,7 +215,7 @@ class Evaluator:
     # --- the time of a finished log ---------------------------------------------------------------------------------
 
     def wait_for(self, run: MonitoredRun, placed: TimedEvent) -> list[Transition]:
-        """Time passes until the line is due, at the instant that it then has (`run.clock`)."""
+        """Let time pass until the line's instant, which is then `run.clock`."""
         at = max(placed.at, run.clock)
         if at - run.clock <= _LEAST_GAP or at <= self.idle_until(run):
             run.clock = at
@@ -233,13 +229,13 @@ class Evaluator:
         if state.attempt.phase == "crashed":
             reported = crash.due(state)
             if placed.proof == "unknown" or _failed_since(state, reported, at):
-                # a relaunch, or what failed only now: the crash is reported, and it may follow
+                # a restart, or a failure right before: the crash is reported first
                 transitions = self.pass_until(run, min(at, (reported or run.clock) + 2 * _EPSILON))
                 run.pass_over(at)
         elif self._leaves_open(run, placed):
             run.pass_over(at)
             if placed.dated and placed.proof in ("lawful", "unknown"):
-                state.progress_at = at  # the last undated line may have been written just now
+                state.progress_at = at  # the last line without a time may have been written just now
         elif placed.proof == "lawful" and not (
             placed.dated or state.attempt.phase in ENDED or state.progress_at is None
         ):
@@ -248,7 +244,7 @@ class Evaluator:
         return transitions + self.pass_until(run, at)
 
     def _leaves_open(self, run: MonitoredRun, placed: TimedEvent) -> bool:
-        """Whether nothing may be concluded from the silence before a line: the lines do not prove it."""
+        """Return True if the silence before a line is not proven."""
         state = run.state
         if state.attempt.phase in ENDED or state.progress_at is None:
             return False
@@ -259,13 +255,11 @@ class Evaluator:
         return placed.proof == "unknown" or 0 < placed.duration >= _OWN_TIME * (placed.at - state.progress_at)
 
     def _lawful_silence(self, run: MonitoredRun, placed: TimedEvent) -> float:
-        """Seconds that may lie before a line that does not say when it was."""
+        """Return the normal maximum seconds before a line without a time."""
         return hang.lawful(run.state, type(placed.event), self._hang)
 
     def pass_until(self, run: MonitoredRun, until: float) -> list[Transition]:
-        """Time passes without a line: each deadline is judged at its instant; one that came among the last lines, at
-        the last of them.
-        """
+        """Let time pass without a line: evaluate each deadline at its instant, or at the last line if that is later."""
         transitions, after = list[Transition](), run.passed
         while (deadline := self.deadline(run, after)) is not None and deadline < until:
             after = deadline + _EPSILON
@@ -275,22 +269,23 @@ class Evaluator:
         return transitions
 
     def finish(self, run: MonitoredRun, until: float) -> list[Transition]:
-        """Its log has ended, and is watched up to `until`, or until what may have been caught is believed: nobody went
-        on behind it. What became of a run that had not ended by then is unknown.
+        """End the log: let time pass until `until`, or until an unconfirmed crash is confirmed.
+
+        The fate of a run that has not ended by then is unknown.
         """
         last, state = run.clock, run.state
         failure = crash.ended_by(state.attempt)
         if failure is not None and not failure.helper and state.attempt.unconfirmed:
             until = max(until, (crash.due(state) or 0.0) + 2 * _EPSILON)
         transitions = self.pass_until(run, until) + self.judge(run, max(run.clock, until))
-        settle(state, run.clock, 0.0)  # what said that it was done, and nothing more, is done
+        settle(state, run.clock, 0.0)  # a run that reported that it is done has finished
         run.clock = last
         return transitions
 
     def idle_until(self, run: MonitoredRun) -> float:
-        """No deadline lies before this instant: cheap to ask, where `deadline` is asked at every step of a replay.
+        """Return an instant before which there is no deadline: a cheap check before `deadline`.
 
-        A run that has not failed has only the hang's deadlines, and none of them comes before half the least budget.
+        A run without a failure has only deadlines of hangs, and none comes before half the minimum timeout.
         """
         state = run.state
         if state.progress_at is None or state.attempt.phase == "crashed":
@@ -300,7 +295,7 @@ class Evaluator:
         return idle_until if due is None else min(idle_until, due)
 
     def deadline(self, run: MonitoredRun, now: float) -> float | None:
-        """The next instant after `now` at which time alone may change a verdict."""
+        """Return the next instant after `now` at which time alone may change a finding."""
         found = (rule.of(run.state).evaluate(run.state, now, settings) for rule, settings in self._timed)
         ahead = [one.next_check for one in found if one.next_check is not None]
         due = run.book.ends_at()
@@ -323,7 +318,7 @@ class Evaluator:
 
 
 def _failed_since(state: RunState, reported: float | None, at: float) -> bool:
-    """Whether what failed may have done so right before `at`: no line says when, and no step how long one takes."""
+    """Return True if an undated failure before the first step may have come right before `at`."""
     failure = state.attempt.failure
     undated = failure is not None and failure.logged_at is None and not state.attempt.iterations
     return undated and reported is not None and at > reported + _LEAST_GAP

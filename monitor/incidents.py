@@ -1,11 +1,10 @@
-"""Findings in, transitions out: an incident fires, may grow worse, is notified again after a while, and is resolved.
+"""Turns findings into incidents and their transitions: firing, more severe, repeated, resolved. Pure.
 
-Law: pure; one incident a run and kind; for each the transitions firing and resolved alternate (a firing one may repeat
-with a higher severity or after the repeat interval). An inhibited incident never fires; one that fired before is
-resolved by what supersedes it, so that whoever was notified of it hears its end. A kind with a hold time is pending
-until its trouble has stood that long. A level (a slowdown) that comes and goes is one incident: it ends when it has
-been over for five minutes. Every incident ends when its run has finished. Which incidents are one event for people,
-events.py says.
+A run has one incident per kind. Its transitions alternate between firing and resolved; firing may repeat with a higher
+severity or after the repeat interval. An inhibited incident never fires; if it fired before, the superseding incident
+resolves it. A kind with a configured `for` is pending until the problem has lasted so long. A level (a slowdown) that
+comes and goes is one incident: it ends after five minutes without the problem. Every incident ends when its run has
+finished. incident_events.py decides which incidents are one event for people.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -25,37 +24,36 @@ from megatron_monitor.run.state import RunState
 _INHIBITED_BY: dict[str, tuple[str, ...]] = {name: rule.inhibited_by for name, rule in RULES.items()}
 _LEVELS = frozenset(name for name, rule in RULES.items() if rule.is_level)
 _HISTORY = 100
-_SHOWN = 3600.0  # seconds that the series of what is over shows 0: longer than a scrape, or a break of one
-_FOLLOWS = 120.0  # seconds after the end of an incident in which what it led to begins
-# Seconds: a level that is back sooner has not ended, and what has just begun is told to people.
-_LINGERS = 300.0
+_SHOWN = 3600.0  # seconds for which the series of an ended incident is 0: longer than a gap of scrapes
+_FOLLOWS = 120.0  # maximum seconds between an incident and one that it leads to
+_LINGERS = 300.0  # seconds without the problem after which a level ends, and minimum duration of an incident at the end
 _NO_HOLD: Mapping[str, float] = MappingProxyType({})
 
 
 class IncidentFacts(Struct):
-    """What an incident and each message about it say."""
+    """The content of an incident and of each message about it."""
 
     incident: str
     severity: Severity
     summary: str
     iteration: int | None = None
-    """The last one known then."""
+    """Last known iteration at that time."""
     onset_iteration: int | None = None
     phase: str | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
     display_only: bool = False
     event: str = ""
-    """The event that it belongs to (events.py), once it is more than information."""
+    """Id of its event (incident_events.py), unless it is display-only."""
     since: float | None = None
-    """When the incident began."""
+    """Begin of the incident."""
     gpus: int | None = None
-    """Of the run, where its log tells."""
+    """Number of GPUs of the run, if known."""
     job: str = ""
-    """Its id in Slurm, where one is known."""
+    """Slurm job id, if known."""
     pid_file: str = ""
-    """Of its launcher, where one is configured."""
+    """File of the launcher's process id, if configured."""
     checkpoint: int | None = None
-    """The last one that was saved whole."""
+    """Iteration of the last complete checkpoint."""
 
 
 _REPORTED = IncidentFacts.__struct_fields__
@@ -66,16 +64,16 @@ _JSON = (
 
 
 class Transition(IncidentFacts, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec can do it
-    """A change of judgement: what notifiers send and what `replay` prints. Times are Unix seconds."""
+    """A change of an incident: the message of notifiers and of `replay`. Times are Unix seconds."""
 
     run: str
     status: Literal["firing", "resolved"]
     time: float
     links: dict[str, str] = field(default_factory=dict)
-    """`page` and `runbook`: addresses that the daemon knows."""
+    """`page` and `runbook` -> address."""
 
     def to_json(self) -> dict[str, Any]:
-        """The object of `replay --json`; absent values are left out."""
+        """Return the object of `replay --json`, without unknown values."""
         time = datetime.fromtimestamp(self.time, UTC).isoformat()
         return stated({name: getattr(self, name) for name in _JSON} | {"time": time})
 
@@ -88,37 +86,37 @@ class Incident(IncidentFacts, kw_only=True):
     opened_at: float = 0.0
     attempt: int = 0
     over_since: float | None = None
-    """Of a level: since when its trouble is over, while it may still come back."""
+    """For a level: instant since which the problem is absent, while it may return."""
 
 
 class IncidentBook(Struct):
-    """The incidents of one run. Everything here can be written as JSON."""
+    """The incidents of one run. All values can be written as JSON."""
 
     open: dict[str, Incident] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
-    """Kind -> since when its trouble stands before it is notified."""
+    """Kind -> instant since which it is pending."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Kind -> incidents that people were to hear of."""
+    """Kind -> number of notified incidents."""
     history: list[Transition] = field(default_factory=list)
     over: dict[str, float] = field(default_factory=dict)
-    """`KIND SEVERITY EVENT` of what stood until then: its series shows 0 for an hour."""
+    """`KIND SEVERITY EVENT` -> instant of its end: its series is 0 for an hour."""
 
     finished_at: float | None = None
-    """When the run was first judged as finished. What stands is told then, and ends with the next judgement."""
+    """Instant of the first evaluation of the finished run."""
 
     def is_over(self, now: float) -> bool:
-        """Has the run finished, and was all told that its end may still bring, such as a job that fails behind it?"""
+        """Return True if the run has finished and there was time for incidents after its end, such as a failed job."""
         return self.finished_at is not None and now >= self.finished_at + _LINGERS
 
     def ended_lately(self, kind: str, now: float) -> list[str]:
-        """The events of what such an incident makes needless and that ended a moment ago: with the line of a crash its
-        hang ends, and the crash is reported some seconds later.
+        """Return the events of recently ended incidents that this kind supersedes: a crash line ends a hang, and the crash
+        is reported some seconds later.
         """
         recent = [labels.split(" ", 2) for labels, at in self.over.items() if now - at <= _FOLLOWS]
         return [event for other, _, event in recent if event and kind in _INHIBITED_BY.get(other, ())]
 
     def ends_at(self) -> float | None:
-        """When the next incident ends by itself: a level that is over, all that is open of a finished run."""
+        """Return when the next incident ends by itself: an absent level, or any incident of a finished run."""
         if self.finished_at is not None:
             return min((max(self.finished_at, one.opened_at) + _LINGERS for one in self.open.values()), default=None)
         return min(
@@ -130,7 +128,7 @@ def judge(
     book: IncidentBook, state: RunState, findings: Mapping[str, Finding], now: float, repeat_interval: float,
     events: IncidentEvents, hold: Mapping[str, float] = _NO_HOLD,
 ) -> list[Transition]:  # fmt: skip
-    """Bring the book up to date with this tick's findings, by kind; the transitions in the order to be notified."""
+    """Update the incidents by the findings of an evaluation, by kind. Return the transitions in order."""
     firing = {kind: finding for kind, finding in findings.items() if finding.state == "firing"}
     ends = {kind: finding.summary for kind, finding in findings.items() if finding.state == "clear"}
     unknown = findings.keys() - firing.keys() - ends.keys()
@@ -152,18 +150,18 @@ def judge(
 
 
 def amend(book: IncidentBook, transition: Transition, facts: Mapping[str, Any]) -> Transition:
-    """The transition with more evidence, in the book's history as well."""
+    """Return the transition with more evidence, also in the history."""
     amended = replace(transition, evidence={**transition.evidence, **facts})
     book.history = [amended if item is transition else item for item in book.history]
     return amended
 
 
 def give_up(book: IncidentBook, state: RunState, why: str, now: float) -> list[Transition]:
-    """The run is watched no more: whatever is open of it is closed, as what it is, no end of the trouble."""
+    """Close the open incidents of a run that is no longer watched."""
     out = []
     for kind, incident in list(book.open.items()):
         lasted = duration(max(0.0, now - incident.since))
-        shown = replace(incident, summary=f"not watched any more ({why}), {lasted} after it began: {incident.summary}")
+        shown = replace(incident, summary=f"no longer watched ({why}), {lasted} after it began: {incident.summary}")
         del book.open[kind]
         out.append(_transition(state, "resolved", shown, now))
     book.history.extend(out)
@@ -171,12 +169,12 @@ def give_up(book: IncidentBook, state: RunState, why: str, now: float) -> list[T
 
 
 def _superseded(kind: str, firing: Mapping[str, Finding], book: IncidentBook) -> str | None:
-    """What makes an incident of this kind needless; None if nothing does."""
+    """Return the kind that supersedes this kind now; None: no kind does."""
     return next((other for other in _INHIBITED_BY.get(kind, ()) if other in firing or other in book.open), None)
 
 
 class _Tick(NamedTuple):
-    """One judgement of one run."""
+    """One evaluation of one run."""
 
     book: IncidentBook
     state: RunState
@@ -184,11 +182,11 @@ class _Tick(NamedTuple):
     events: IncidentEvents
 
     def fires(self, kind: str, finding: Finding, hold: float, repeat_interval: float) -> Iterator[Transition]:
-        """A kind fires: what is told of it."""
+        """Yield the transitions of a kind that fires."""
         book, now = self.book, self.now
         known = book.open.get(kind)
         if known is not None and known.over_since is None and (finding.since or known.since) > known.since:
-            yield self.resolve(kind)  # it had ended and began anew between two ticks; a level that is back has not
+            yield self.resolve(kind)  # it ended and began again between two evaluations; a returned level did not end
             known = None
         if known is None and now - book.pending.setdefault(kind, now) < hold:
             return
@@ -205,13 +203,13 @@ class _Tick(NamedTuple):
         yield _transition(self.state, "firing", known, now)
 
     def _repeat_due(self, known: Incident, finding: Finding, repeat_interval: float) -> bool:
-        """An incident that is open still fires: is it told again, worse, louder than before, or as a reminder?"""
+        """Update an open incident. Return True if it is notified again: worse, no longer display-only, or repeated."""
         worse = RANK[finding.severity] > RANK[known.severity]
         if worse:
             self._note_over(known)
         known.severity = finding.severity if worse else known.severity
         known.summary, known.evidence, known.over_since = finding.summary, finding.facts, None
-        begins = known.display_only and not finding.display_only  # what was only shown until now
+        begins = known.display_only and not finding.display_only  # it was only shown until now
         if begins:
             known.display_only = False
             self._count(known.incident)
@@ -222,7 +220,7 @@ class _Tick(NamedTuple):
         return notify
 
     def _joins(self, incident: Incident, superseded: Collection[str] = ()) -> None:
-        """It gets its event, unless it has one or is only information."""
+        """Assign an event, unless the incident has one or is display-only."""
         if not (incident.event or incident.display_only):
             offset = self.state.wall_offset
             since, at = incident.since + offset, self.now + offset
@@ -234,25 +232,27 @@ class _Tick(NamedTuple):
         self.book.counts[kind] = self.book.counts.get(kind, 0) + 1
 
     def _note_over(self, incident: Incident) -> None:
-        """Its present severity stands no more."""
+        """Record the end of its present severity."""
         self.book.over[f"{incident.incident} {incident.severity} {incident.event}"] = self.now
 
     def lingers(self, kind: str, *, over: bool) -> bool:
-        """Whether it stands on although its trouble does not: a level that may still come back, because its attempt
-        goes on and it was over for a short time; of a finished run (`over`) what has just begun, so that people hear.
+        """Return True if an incident stays open without its problem.
+
+        A level may return while its attempt continues and the problem was absent for a short time. In a finished run
+        (`over`) an incident that has just begun stays open, so that it is notified.
         """
         incident = self.book.open[kind]
         if over:
             return self.book.finished_at is not None and self.now - incident.opened_at < _LINGERS
-        goes_on = self.state.attempt.phase not in ENDED and self.state.attempt.number == incident.attempt
-        if kind not in _LEVELS or not goes_on:
+        continues = self.state.attempt.phase not in ENDED and self.state.attempt.number == incident.attempt
+        if kind not in _LEVELS or not continues:
             return False
         if incident.over_since is None:
             incident.over_since = self.now
         return self.now - incident.over_since < _LINGERS
 
     def resolve(self, kind: str, by: str | None = None, end: str = "") -> Transition:
-        """The incident has ended: how, and how long it lasted. `end` is what its rule says of that."""
+        """Return the transition of an ended incident, with its duration. `end`: the rule's text about the end."""
         book, state, now = self.book, self.state, self.now
         incident = book.open.pop(kind)
         over = now if incident.over_since is None else incident.over_since
@@ -266,7 +266,7 @@ class _Tick(NamedTuple):
 
 
 def _end(state: RunState, incident: Incident) -> str:
-    """What ended it, in a few words, where its rule says nothing of that."""
+    """Return what ended the incident, if its rule has no text for that."""
     iteration = state.attempt.latest.iteration
     if state.attempt.number > incident.attempt:
         return "a new attempt began"
@@ -274,7 +274,7 @@ def _end(state: RunState, incident: Incident) -> str:
         failure = state.attempt.failure.failure if state.attempt.failure is not None else "unknown"
         return "the run finished" if state.attempt.phase == "finished" else f"the run ended: {failure}"
     if iteration is None or iteration == incident.iteration:
-        return f"{state.attempt.phase} goes on"
+        return f"{state.attempt.phase} continues"
     return f"iteration {iteration} came" if incident.incident == "hang" else f"at iteration {iteration}"
 
 
@@ -288,7 +288,7 @@ def _opened(state: RunState, kind: str, finding: Finding, now: float) -> Inciden
 
 
 def _of_the_run(state: RunState) -> dict[str, Any]:
-    """What a message says of the run as it is now."""
+    """Return the present facts about the run for a message."""
     return {
         "iteration": state.attempt.latest.iteration,
         "gpus": state.attempt.topology.world_size,

@@ -35,8 +35,8 @@ _REPORTED = ("failure", "message", "line", "rank", "node", "exit_code", "logged_
 # Seconds after the first fatal line, for the other ranks' lines. Lines of another host are visible after 3 s (acregmin
 # of an NFS client) plus half a second of polling; 5 s gave no better cause in 106 logs.
 _WAIT = 4.0
-# A failure that may have been caught is reported after the time of so many logged iterations: the rest of the failed one
-# and its repetition.
+# A failure that may have been caught is reported after the time of so many logged iterations: the rest of the failed
+# one and its repetition.
 _CAUGHT_ITERATIONS = 2.0
 _CAUGHT_MAXIMUM = 300.0  # seconds: then the hang would be reported too
 # Seconds after a traceback before the first iteration, which may come from another program of the job: the next program
