@@ -105,12 +105,13 @@ class IncidentBook(Struct):
     """Instant of the first evaluation of the finished run."""
 
     def is_over(self, now: float) -> bool:
-        """Return True if the run has finished and there was time for incidents after its end, such as a failed job."""
+        """Return True if the run has finished, with time for incidents after its end such as a failed job."""
         return self.finished_at is not None and now >= self.finished_at + _LINGERS
 
     def ended_lately(self, kind: str, now: float) -> list[str]:
-        """Return the events of recently ended incidents that this kind supersedes: a crash line ends a hang, and the crash
-        is reported some seconds later.
+        """Return the events of recently ended incidents that this kind supersedes.
+
+        A crash line ends a hang, and the crash is reported some seconds later.
         """
         recent = [labels.split(" ", 2) for labels, at in self.over.items() if now - at <= _FOLLOWS]
         return [event for other, _, event in recent if event and kind in _INHIBITED_BY.get(other, ())]
