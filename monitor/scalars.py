@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 MAX_PATTERN: Final = 2000
-"""Characters of a regular expression."""
+"""Most characters of a regular expression."""
 _HEADER: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}"  # a token, RFC 9110 5.6.2
 _SECRET_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token"})
 
@@ -58,9 +58,8 @@ def host_and_port(listen: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         raise ValueError("expected an IPv6 host in brackets, such as [::1]:9843")
-    if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
-        raise ValueError("expected HOST:PORT such as 127.0.0.1:9843")
-    if not all(c.isalnum() or c in ".-:%_" for c in host):
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
+    if not (colon and host and is_port and all(c.isalnum() or c in ".-:%_" for c in host)):
         raise ValueError("expected HOST:PORT such as 127.0.0.1:9843")
     return host, int(port)
 

@@ -1,1 +1,1 @@
-"""Robust figures of a few numbers or of a long series. Pure; all that is kept can be saved."""
+"""Robust statistics of a few numbers or of a long series. Pure; every state can be saved."""

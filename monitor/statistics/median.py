@@ -1,35 +1,35 @@
-"""The middle of some values and how far they spread.
+"""Median and spread of some values.
 
-As the standard library's `statistics` defines them, whose import takes 8 ms of every start (fractions, random numbers).
+The standard library's `statistics` has the same functions, but its import takes 8 ms of every start.
 """
 
 from collections.abc import Iterable
 
-NORMAL_DEVIATIONS = 1.4826  # the median deviation of a normal series times this is its standard deviation
-_NORMAL_QUARTILES = 1.349  # its interquartile range in standard deviations
+NORMAL_DEVIATIONS = 1.4826  # standard deviation over median deviation of a normal series
+_NORMAL_QUARTILES = 1.349  # interquartile range over standard deviation of a normal series
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle value, or the mean of the two in the middle. There must be one value at least."""
+    """Return the middle value, or the mean of the two in the middle. Needs at least one value."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def median_high(values: Iterable[float]) -> float:
-    """The middle value, the upper one of two. There must be one value at least."""
+    """Return the middle value, the upper one of two. Needs at least one value."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]
 
 
 def deviation(values: Iterable[float], middle: float) -> float:
-    """Standard deviation of a normal series, by the median distance from `middle`: few wild values do not move it."""
+    """Estimate the standard deviation by the median distance from `middle`. Few outliers do not move the estimate."""
     return NORMAL_DEVIATIONS * median_high([abs(value - middle) for value in values])
 
 
 def spread(values: Iterable[float]) -> float:
-    """Standard deviation of a normal series, by its quartiles: a quarter of wild values on each side does not move it.
-    0 for fewer than four values.
+    """Estimate the standard deviation by the quartiles. Up to a quarter of outliers on each side does not move the
+    estimate. 0 for fewer than four values.
     """
     ordered = sorted(values)
     count = len(ordered)
