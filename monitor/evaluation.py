@@ -234,9 +234,9 @@ class Evaluator:
                 run.pass_over(at)
         elif self._leaves_open(run, placed):
             run.pass_over(at)
-            if placed.dated and placed.proof in ("lawful", "unknown"):
+            if placed.dated and placed.proof in ("plausible", "unknown"):
                 state.progress_at = at  # the last line without a time may have been written just now
-        elif placed.proof == "lawful" and not (
+        elif placed.proof == "plausible" and not (
             placed.dated or state.attempt.phase in ENDED or state.progress_at is None
         ):
             at = max(run.clock, state.progress_at + self._lawful_silence(run, placed))
@@ -248,9 +248,9 @@ class Evaluator:
         state = run.state
         if state.attempt.phase in ENDED or state.progress_at is None:
             return False
-        if placed.proof == "lawful":
+        if placed.proof == "plausible":
             return placed.at <= state.progress_at + self._lawful_silence(run, placed)
-        if placed.proof == "beside":
+        if placed.proof == "no_steps":
             return state.iterations_total == 0
         return placed.proof == "unknown" or 0 < placed.duration >= _OWN_TIME * (placed.at - state.progress_at)
 

@@ -1,13 +1,13 @@
-"""The clock of one file: when each of its lines was written, as far as the lines themselves tell.
+"""Finds out when each line of a finished log was written, from the lines alone.
 
-A line with a stamp is dated. An undated line was written somewhere between the dated ones around it, and is placed by
-what it says: an iteration, a save or a watchdog by its own duration, an evaluation or a set-up line in the time that
-nothing else explains, a new attempt after the end of the last one. What is left open is said (`Placed.proof`): from a
-silence that the lines do not prove nothing may be concluded.
+A line with a stamp is dated. An undated line was written between the dated lines around it. Its place follows from its
+content: iterations, saves and watchdogs report their duration, evaluations and set-up lines share the time that no
+other line explains, and a new attempt follows the end of the last one. `TimedEvent.proof` says how far the lines prove
+the silence before a line: a silence without proof must not count as a hang.
 
-Stamps of several clocks stand in one file: each is read on an offset of its own. Where a clock goes back (the end of
-summer time, another zone, a doubled or merged log) its offset changes and time goes on; it never runs backwards.
-Law: pure; memory does not grow with the log.
+A file may hold stamps of several clocks. Each clock has an offset of its own. If a clock goes back (the end of summer
+time, another zone, a merged log), its offset changes, so that the time never goes back.
+Pure; memory does not grow with the log.
 """
 
 import itertools
@@ -21,18 +21,15 @@ from megatron_monitor.source_clock.clock import SourceClock, TimedEvent
 from megatron_monitor.source_clock.stamps import SKEW
 from megatron_monitor.source_clock.steps import number_of, seconds_of
 
-__all__ = ["SilenceMeter", "SourceClock", "TimedEvent", "Timestamper", "first_stamp_and_step", "with_times"]
+__all__ = ["SilenceMeter", "SourceClock", "TimedEvent", "first_stamp_and_step", "with_times"]
 
-
-_LOOK_AHEAD = 100  # events behind a step in which its time is looked for
-_MOST_WAITING = 10_000  # undated lines that are kept until a dated one tells more
+_LOOK_AHEAD = 100  # events after a step that are searched for its duration
+_MAX_WAITING = 10_000  # undated lines that wait for a dated one
 _PROGRESS = SETUP | EVALUATION | SAVE | STEP
 
 
 class Timestamper:
-    """One source's entries in, the same at their times out. A bare stamp (`TimeShown`) that the next one contradicts is
-    none.
-    """
+    """Adds times to the events of one stream. A bare stamp (`TimeShown`) counts if the next stamp agrees."""
 
     def __init__(self, source: str, clock: SourceClock | None = None) -> None:
         self.clock = clock or SourceClock()
@@ -42,26 +39,25 @@ class Timestamper:
         self._since: list[LogEvent] = []
 
     def feed(self, entry: LogEvent) -> list[TimedEvent]:
-        """The next one. What comes out may be earlier ones, or nothing yet."""
+        """Add the next event. Return the events with known times, which may be earlier ones or none."""
         raw = self.clock.scale.moment(entry.event)
         if raw is None:
             waiting = self._waiting if self._shown is None else self._since
             waiting.append(entry)
-            return self.flush() if len(self._waiting) + len(self._since) >= _MOST_WAITING else []
+            return self.flush() if len(self._waiting) + len(self._since) >= _MAX_WAITING else []
         settled = [] if self._shown is None else self._settle(raw)
         if type(entry.event) is TimeShown:
             self._shown = entry
             return settled
-        placed = self._place(entry, raw)
-        return settled + placed if settled else placed
+        return settled + self._place(entry, raw)
 
     def flush(self) -> list[TimedEvent]:
-        """What waits for a stamp."""
+        """Return the events that still wait for a stamp."""
         settled = [] if self._shown is None else self._settle(None)
-        return settled + self._place(None)
+        return settled + self._place(None, None)
 
     def _settle(self, raw: float | None) -> list[TimedEvent]:
-        """The bare stamp, now that the next one is known."""
+        """Use or drop the bare stamp, now that the next stamp `raw` is known."""
         shown, since = self._shown, self._since
         self._shown, self._since = None, []
         printed = self.clock.scale.moment(shown.event) if shown is not None else None
@@ -69,25 +65,26 @@ class Timestamper:
         self._waiting += since
         return placed
 
-    def _place(self, entry: LogEvent | None, raw: float | None = None) -> list[TimedEvent]:
-        """What waits, and the dated entry behind it."""
+    def _place(self, entry: LogEvent | None, raw: float | None) -> list[TimedEvent]:
         waiting, self._waiting = self._waiting, []
         return self.clock.place(waiting, entry, self._source, raw)
 
 
 def with_times(entries: Iterable[LogEvent], source: str, clock: SourceClock | None = None) -> Iterator[TimedEvent]:
-    """Every entry at its time, in order. A source that never shows one stands at the end of the others (infinity)."""
-    dating, rest, seen = Timestamper(source, clock), iter(entries), deque[LogEvent]()
-    steps = dating.clock.steps
+    """Yield every event at its time, in order. Events of a stream without any stamp come last (at infinity)."""
+    timestamper, rest, seen = Timestamper(source, clock), iter(entries), deque[LogEvent]()
+    steps = timestamper.clock.steps
     while (entry := seen.popleft() if seen else next(rest, None)) is not None:
         if not steps.stepped and steps.wants_seconds(entry.event):
-            dating.clock.first_seconds = _seconds_behind(entry.event, rest, seen)
-        yield from dating.feed(entry)
-    yield from dating.flush()
+            timestamper.clock.first_seconds = _seconds_after(entry.event, rest, seen)
+        yield from timestamper.feed(entry)
+    yield from timestamper.flush()
 
 
-def _seconds_behind(step: Event, rest: Iterator[LogEvent], seen: deque[LogEvent]) -> float:
-    """Of the same step, as a line close behind says; 0 if none does. What was looked at is put behind `seen`."""
+def _seconds_after(step: Event, rest: Iterator[LogEvent], seen: deque[LogEvent]) -> float:
+    """Return the duration of a step from a later line of the same step; 0 if there is none. Append the read events to
+    `seen`.
+    """
     for entry in itertools.islice(rest, _LOOK_AHEAD):
         seen.append(entry)
         number = number_of(entry.event)
@@ -97,7 +94,7 @@ def _seconds_behind(step: Event, rest: Iterator[LogEvent], seen: deque[LogEvent]
 
 
 def first_stamp_and_step(entries: Iterable[LogEvent]) -> tuple[float | None, int | None]:
-    """Of the first entries of a source: the first full stamp, and the first step."""
+    """Return the first full stamp (Unix seconds) and the first step among the first events of a stream."""
     moments = (log_clock(entry.event.logged_at) for entry in entries)
     steps = (number_of(entry.event) for entry in entries)
     stamp = next((moment for moment in moments if moment is not None), None)
@@ -105,28 +102,26 @@ def first_stamp_and_step(entries: Iterable[LogEvent]) -> tuple[float | None, int
 
 
 class SilenceMeter:
-    """Of one source: how long it has shown no progress, as far as its lines prove it."""
+    """Measures how long one stream has shown no progress, as far as its lines prove it."""
 
     def __init__(self, source: str) -> None:
-        self._dating = Timestamper(source)
+        self._timestamper = Timestamper(source)
         self.progress_at: float | None = None
-        """The last time at which progress may have been."""
+        """The last time of possible progress."""
         self.last_at: float | None = None
-        """The last time that is known."""
+        """The last known time."""
 
     def see(self, entry: LogEvent) -> None:
-        """The source's next entry."""
-        for placed in self._dating.feed(entry):
-            self._take(placed)
+        """Add the stream's next event."""
+        self._add(self._timestamper.feed(entry))
 
     def close(self) -> None:
-        """No more will come."""
-        for placed in self._dating.flush():
-            self._take(placed)
+        """Add the events that still wait, at the end of the stream."""
+        self._add(self._timestamper.flush())
 
-    def _take(self, placed: TimedEvent) -> None:
-        if not self._dating.clock.scale.dated or placed.at == float("inf"):
-            return
-        self.last_at = placed.at
-        if type(placed.event) in _PROGRESS or (placed.dated and placed.proof != "proved"):
-            self.progress_at = placed.at
+    def _add(self, timed: list[TimedEvent]) -> None:
+        for event in timed if self._timestamper.clock.scale.dated else ():
+            if event.at != float("inf"):
+                self.last_at = event.at
+                if type(event.event) in _PROGRESS or (event.dated and event.proof != "proved"):
+                    self.progress_at = event.at

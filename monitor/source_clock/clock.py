@@ -1,4 +1,4 @@
-"""Each entry of one file at its time."""
+"""Places each event of one file at its time. See the package for the rules."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -9,97 +9,81 @@ from megatron_monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
 from megatron_monitor.source_clock.stamps import StampScale
 from megatron_monitor.source_clock.steps import ENDS, OF_ATTEMPTS, StepCounter, number_of, seconds_of
 
-# What undated lines say of their time, and how the time that no line explains is shared among them.
-
-_ATTEMPT = 1800.0  # seconds from an attempt's first lines to its first dated one, at the most (hang.starting)
+_MAX_SETUP = 1800.0  # seconds from an attempt's first line to its first dated one (hang.starting)
 _BEGINNINGS: frozenset[type[Event]] = frozenset({events.CheckpointSaveStarted, events.CheckpointLoadStarted})
 _OPEN: frozenset[type[Event]] = ((SETUP | EVALUATION | SAVE) - {events.MemoryReported}) - STEP
-"""Progress of which nobody knows when it was, if the line does not say it;"""
+"""Progress at an unknown time, unless the line reports it."""
 _TIMELESS = _OPEN | (STEP - {events.TrainerProgressed, events.TrainerLogged})
-"""and steps without a time."""
+_WITH_SPAN = _TIMELESS | _BEGINNINGS | OF_ATTEMPTS | STEP
 
 
 class UndatedSpan(NamedTuple):
-    """What an undated line says of its time."""
+    """The time that an undated line covers."""
 
-    seconds: float
-    known: bool
-    """It says how long it took, or that it took no time."""
-    open: bool
-    """It is progress, and does not say when."""
-    begins: bool
-    """It begins what a later line ends: it comes at once."""
-    attempt: bool
-    after_end: bool
-    """The first line of an attempt, after something had ended the one before."""
-    duration: float
-    step: bool
-    """It is a step that took time."""
-
-
-_NOTHING = UndatedSpan(
-    0.0, known=False, open=False, begins=False, attempt=False, after_end=False, duration=0.0, step=False
-)
-_TELLING = _TIMELESS | _BEGINNINGS | OF_ATTEMPTS | STEP
-"""The others say nothing of their time."""
+    seconds: float = 0.0
+    known: bool = False
+    """The line reports how long it took, or took no time."""
+    open: bool = False
+    """The line is progress at an unknown time."""
+    begins: bool = False
+    """The line begins what a later line ends: it takes no time itself."""
+    attempt: bool = False
+    """The line is the first one of an attempt."""
+    after_end: bool = False
+    """An earlier line had ended the attempt before this one."""
+    duration: float = 0.0
+    """Seconds of the attempt's first step."""
+    step: bool = False
+    """The line is a step that took time."""
 
 
 def spans_of(
     steps: StepCounter, waiting: list[LogEvent], end: LogEvent | None, position: float, dated: bool
 ) -> list[UndatedSpan]:
-    """What each of the undated entries says of its time. `position` is the time before them, `end` the dated entry
-    behind them; `dated`: some line before has printed a time.
+    """Return the span of each undated event. `position`: the time before them. `end`: the dated event after them.
+    `dated`: an earlier line has printed a time.
     """
     spans: list[UndatedSpan] = []
     for entry, following in zip(waiting, _following(waiting, end), strict=True):
         event = entry.event
         kind = type(event)
-        if kind not in _TELLING:
-            spans.append(_NOTHING)
+        if kind not in _WITH_SPAN:
+            spans.append(UndatedSpan())
             continue
         attempt, ended = steps.note(event), steps.ended
         if attempt:
             steps.begin()
         first = not steps.stepped
-        loose = _is_loose(steps, event)
-        says = steps.says(event, following, position, dated)
-        known, seconds = says is not None, says or 0.0
+        # a bar without its first drawing may have begun at any time
+        loose = isinstance(event, events.TrainerProgressed) and bool(event.elapsed_seconds) and steps.is_new_bar(event)
+        reported = steps.count_seconds(event, following, position, dated)
+        known, seconds = reported is not None, reported or 0.0
         position += seconds
         is_open = loose or (not known and (kind in _TIMELESS or (kind is events.TrainerLogged and not steps.bars)))
         duration = seconds if first and steps.stepped else 0.0
-        step = kind is events.IterationLogged or kind is events.EngineStepLogged
-        spans.append(
-            UndatedSpan(
-                seconds, known, is_open, kind in _BEGINNINGS, attempt, attempt and ended, duration, step and seconds > 0
-            )
-        )
-    _into_steps(steps, spans)
+        step = seconds > 0 and kind in (events.IterationLogged, events.EngineStepLogged)
+        begins = kind in _BEGINNINGS
+        spans.append(UndatedSpan(seconds, known, is_open, begins, attempt, attempt and ended, duration, step))
+    _take_interruptions_out(steps, spans)
     return spans
 
 
-def _is_loose(steps: StepCounter, event: Event) -> bool:
-    """A bar is drawn as it begins; one whose beginning is not there may have begun at any time."""
-    return isinstance(event, events.TrainerProgressed) and bool(event.elapsed_seconds) and steps.is_new_bar(event)
-
-
 def _following(waiting: list[LogEvent], end: LogEvent | None) -> list[int | None]:
-    """Of each entry the next other iteration that is reported behind it, up to the dated one."""
-    found: list[int | None] = []
+    """Return, for each event, the next other iteration that is reported after it, the dated event included."""
+    following: list[int | None] = []
     number = number_of(end.event) if end is not None else None
-    other: int | None = None  # the one behind that which is not `number`
+    other: int | None = None  # the next iteration that is not `number`
     for entry in reversed(waiting):
-        own = number_of(entry.event)
-        found.append(other if own == number else number)
-        if own is not None and own != number:
-            number, other = own, number
-    found.reverse()
-    return found
+        iteration = number_of(entry.event)
+        following.append(other if iteration == number else number)
+        if iteration is not None and iteration != number:
+            number, other = iteration, number
+    following.reverse()
+    return following
 
 
-def _into_steps(steps: StepCounter, spans: list[UndatedSpan]) -> None:
-    """An evaluation or save between two steps took what the second says more than the one before it: it is in its
-    time.
-    """
+def _take_interruptions_out(steps: StepCounter, spans: list[UndatedSpan]) -> None:
+    """Give an evaluation or save between two steps the time by which the second step exceeds the first one."""
     usual = steps.usual
     between: list[int] = []
     for index, span in enumerate(spans):
@@ -120,17 +104,17 @@ def _into_steps(steps: StepCounter, spans: list[UndatedSpan]) -> None:
 
 
 def shares_of(spans: list[UndatedSpan], slack: float) -> list[float]:
-    """Of the seconds that no line explains, those before each line."""
+    """Return, for each line, the seconds before it from the `slack` that no line explains."""
     shares = [0.0] * len(spans)
     if slack <= 0:
         return shares
     free = [index for index, span in enumerate(spans) if span.after_end]  # between two attempts any time may pass
     if not free:
-        launched = next((index for index, span in enumerate(spans) if span.attempt), None)
-        if launched is not None:  # the attempt before ended in silence
-            shares[launched] = max(0.0, slack - _ATTEMPT)
-            slack -= shares[launched]
-        begin = 0 if launched is None else launched + 1
+        start = next((index for index, span in enumerate(spans) if span.attempt), None)
+        if start is not None:  # the attempt before ended in silence
+            shares[start] = max(0.0, slack - _MAX_SETUP)
+            slack -= shares[start]
+        begin = 0 if start is None else start + 1
         free = [index for index in range(begin, len(spans)) if spans[index].open]
         free = [index for index in free if not spans[index].begins] or free
     for index in free:
@@ -138,46 +122,46 @@ def shares_of(spans: list[UndatedSpan], slack: float) -> list[float]:
     return shares
 
 
-Proof = Literal["proved", "lawful", "unknown", "beside"]
-"""Of the silence right before a line: the lines prove it; they leave it open, within what its phase may need; it means
-nothing at all; or the file tells of no step (a job's `.err`), so that it proves nothing by itself."""
+Proof = Literal["proved", "plausible", "unknown", "no_steps"]
+"""What the lines say of the silence before a line. `proved`: nothing happened. `plausible`: unlogged work of the
+phase may explain it. `unknown`: it means nothing. `no_steps`: nothing, as the file reports no steps (a job's `.err`)."""
 
 
 class TimedEvent(LogEvent, gc=False):
-    """A line's event at its time: seconds, Unix time where the source is dated."""
+    """A line's event with its time in seconds, which is Unix time if the stream is dated."""
 
     at: float = 0.0
     source: str = ""
     proof: Proof = "proved"
     dated: bool = True
-    """The line shows its time."""
+    """The line prints its time."""
     duration: float = 0.0
-    """Seconds that the first iteration of an attempt says it took, with those before it for which it stands."""
+    """Seconds of the iterations that the first step line of an attempt covers; 0 for other lines."""
 
     @classmethod
     def of(
         cls, at: float, entry: LogEvent, source: str, proof: Proof = "proved", dated: bool = True, duration: float = 0.0
     ) -> "TimedEvent":
-        """The entry at its time."""
+        """Return the event with its time."""
         return cls(entry.line, entry.rule, entry.event, entry.raw, at, source, proof, dated, duration)
 
 
 class SourceClock:
-    """Places the lines of one file: see the package's words. `written`, `latest`: as of Scale."""
+    """Places the lines of one file: `written`, `latest`: see StampScale."""
 
     def __init__(self, written: float | None = None, latest: float = float("inf")) -> None:
         self.steps = StepCounter()
         self.scale = StampScale(written, latest, self.steps)
         self.first_seconds = 0.0
-        """Of an attempt's first step, as a line behind it says."""
+        """Seconds of an attempt's first step, which a later line reports."""
         self._carried = 0
-        """Lines of unknown time that were given away before a stamp came."""
+        """Lines of unknown time that were returned before a stamp came."""
 
     def place(
         self, waiting: list[LogEvent], dated: LogEvent | None, source: str, raw: float | None = None
     ) -> list[TimedEvent]:
-        """The undated entries, and the dated one that ends their silence, with its stamp (`moment`): None where the
-        source, or patience, has ended.
+        """Return the undated events and the dated one after them, which has the stamp `raw`. `dated` is None at the end
+        of the stream, or when too many events wait.
         """
         begin, scale = self.scale.now, self.scale
         if not waiting and dated is not None and raw is not None:
@@ -186,7 +170,7 @@ class SourceClock:
         spans = spans_of(self.steps, waiting, dated, begin or 0.0, scale.dated)
         if dated is None or raw is None:
             return list(self._forward(waiting, spans, source))
-        printed = sum([span.seconds for span in spans])
+        printed = sum(span.seconds for span in spans)
         at = scale.place(dated.event, raw, printed)
         if begin is None:
             found = list(self._backward(waiting, spans, at, source))
@@ -195,7 +179,7 @@ class SourceClock:
         carried, self._carried = self._carried, 0
         loose = any(span.open for span in spans)
         unknown = scale.unsure or (carried and not loose)
-        found.append(self._dated(dated, at, source, "unknown" if unknown else "lawful" if loose else "proved"))
+        found.append(self._dated(dated, at, source, "unknown" if unknown else "plausible" if loose else "proved"))
         return found
 
     def _dated(self, entry: LogEvent, at: float, source: str, proof: Proof) -> TimedEvent:
@@ -209,27 +193,25 @@ class SourceClock:
         return TimedEvent.of(at, entry, source, proof, True, duration)
 
     def _forward(self, waiting: list[LogEvent], spans: list[UndatedSpan], source: str) -> Iterator[TimedEvent]:
-        """No stamp follows: each at the earliest. What stands before the first one that tells a time gets that time."""
+        """Place events without a stamp after them: each as early as possible, the first at the first known time."""
         if self.scale.now is None and not any(span.known for span in spans):
             for entry in waiting:
                 yield TimedEvent.of(float("inf"), entry, source, "proved", False)
             return
         at = self.scale.now
         if at is None:
-            first = next(span for span in spans if span.known)
-            at = first.seconds
-            index = spans.index(first)
-            spans[index] = first._replace(seconds=0.0)
+            index, first = next((index, span) for index, span in enumerate(spans) if span.known)
+            at, spans[index] = first.seconds, first._replace(seconds=0.0)
         for entry, span in zip(waiting, spans, strict=True):
             at += span.seconds
             self._carried += span.open
-            yield TimedEvent.of(at, entry, source, "lawful" if span.open else "proved", False, span.duration)
+            yield TimedEvent.of(at, entry, source, "plausible" if span.open else "proved", False, span.duration)
         self.scale.now = at
 
     def _backward(
         self, waiting: list[LogEvent], spans: list[UndatedSpan], end: float, source: str
     ) -> Iterator[TimedEvent]:
-        """Before the first stamp: as long before it as they say they took."""
+        """Place events before the first stamp: as long before it as they report."""
         after = sum(span.seconds for span in spans)
         after -= next((span.seconds for span in spans if span.known), 0.0)
         timed = False
@@ -242,32 +224,34 @@ class SourceClock:
     def _between(
         self, waiting: list[LogEvent], spans: list[UndatedSpan], begin: float, end: float, dated: LogEvent, source: str
     ) -> Iterator[TimedEvent]:
-        """Between two stamps: by what they say, and what is left over where a line leaves it open."""
+        """Place events between two stamps: by the seconds they report, and open ones in the time that is left."""
         at, slack = begin, self._slack(spans, end - begin, dated.event)
         if self._carried:
             share = slack * self._carried / (self._carried + sum(span.open for span in spans))
             at, slack = begin + share, slack - share
         shares = shares_of(spans, slack)
-        counting = self.steps.counting  # a job's `.err` does not: its ends are at its end
-        ends = [] if counting else [index for index, entry in enumerate(waiting) if type(entry.event) in ENDS]
+        # a job's `.err` counts no steps: its ends come last
+        ends = (
+            [] if self.steps.counting else [index for index, entry in enumerate(waiting) if type(entry.event) in ENDS]
+        )
         if slack > 0 and ends and not any(shares):
             shares[ends[0]] = slack
         jumped = at > begin
         for index, (entry, span, share) in enumerate(zip(waiting, spans, shares, strict=True)):
             at = min(at + span.seconds + share, end)
-            proof: Proof = "lawful" if span.open and not span.attempt else "proved"
+            proof: Proof = "plausible" if span.open and not span.attempt else "proved"
             if jumped or span.after_end:
                 proof = "unknown"
             elif index in ends:
-                proof = "beside"
+                proof = "no_steps"
             jumped = False
             yield TimedEvent.of(at, entry, source, proof, False, span.duration)
 
     def _slack(self, spans: list[UndatedSpan], passed: float, dated: Event) -> float:
-        """The seconds of those that `passed` which no line explains."""
+        """Return how many of the `passed` seconds no line explains."""
         printed = sum(span.seconds for span in spans)
         number, last = number_of(dated), 0.0
-        if number is not None and number != self.steps.counted:  # no copy of one that has come
+        if number is not None and number != self.steps.counted:  # else a copy
             last = (seconds_of(dated) or 0.0) * self.steps.peek(dated)
         slack = passed - printed - last
         return slack if slack >= 0 else max(0.0, passed - printed)
