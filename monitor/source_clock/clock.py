@@ -124,7 +124,7 @@ def shares_of(spans: list[UndatedSpan], slack: float) -> list[float]:
 
 Proof = Literal["proved", "plausible", "unknown", "no_steps"]
 """What the lines say of the silence before a line. `proved`: nothing happened. `plausible`: unlogged work of the
-phase may explain it. `unknown`: it means nothing. `no_steps`: nothing, as the file reports no steps (a job's `.err`)."""
+phase may explain it. `unknown`: it means nothing. `no_steps`: the file reports no steps (a job's `.err`)."""
 
 
 class TimedEvent(LogEvent, gc=False):
