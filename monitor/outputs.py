@@ -20,9 +20,8 @@ from prometheus_client.exposition import basic_auth_handler, default_handler, de
 from megatron_monitor import scalars
 from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from megatron_monitor.prometheus_text import TextFormat
-from megatron_monitor.scalars import FilePath, Name
+from megatron_monitor.scalars import FilePath, Name, PositiveSeconds
 from megatron_monitor.snapshot import Snapshot
-from megatron_monitor.units import PositiveSeconds
 
 _log = logging.getLogger(__name__)
 _FAILURES = (OSError, http.client.HTTPException, ValueError)

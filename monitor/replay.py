@@ -29,8 +29,8 @@ from megatron_monitor.parsers.events import LogEvent, TimeShown
 from megatron_monitor.run import derived
 from megatron_monitor.run.experiments import BOUNDS
 from megatron_monitor.run.phases import ENDED
+from megatron_monitor.scalars import LONGEST_SECONDS
 from megatron_monitor.source_clock import SourceClock, TimedEvent, first_stamp_and_step, with_times
-from megatron_monitor.units import LONGEST_SECONDS
 
 _DAY = 86400.0
 _BATCH = 1024  # lines passed to the core at once

@@ -1,10 +1,11 @@
-"""Types of single configuration values: addresses, regular expressions, names, paths. Pure: no file is opened.
+"""Types of single configuration values: addresses, patterns, names, paths, durations, ratios. Pure: opens no file.
 
 A function `..._of` takes a YAML value and returns the checked value, or raises ValueError with what is expected. The
 settings of config/schema.py, of notifiers and of outputs use these types.
 """
 
 import functools
+import math
 import os
 import os.path
 import re
@@ -15,6 +16,17 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
+
+from megatron_monitor.parsers.patterns import lazy
+
+LONGEST_SECONDS: Final = 10 * 366 * 86400.0
+"""Ten years. A longer duration is a mistake in the unit, and the system's own waits overflow not far above it."""
+
+_SECONDS_PER: Final = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+# 1h30m, 90s, 0.5s, 500ms: each unit once, the largest first
+_DURATION = lazy("".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,9}})?){unit})?" for unit in _SECONDS_PER), re.ASCII)
+# 2%, 0.5 %
+_PERCENT = lazy(r"(?P<percent>\d{1,9}(?:\.\d{1,9})?) ?%", re.ASCII)
 
 MAX_PATTERN: Final = 2000
 """Most characters of a regular expression."""
@@ -90,12 +102,11 @@ def path_of(raw: object) -> str:
     """Return a path or a glob. It need not exist yet."""
     text = _text(raw, "a path")
     try:
-        sound = "\0" not in text and bool(os.fsencode(text))
+        if "\0" not in text and os.fsencode(text):
+            return text
     except UnicodeEncodeError:  # a lone surrogate, as "\ud800" in YAML
-        sound = False
-    if not sound:
-        raise ValueError("expected a path")
-    return text
+        pass
+    raise ValueError("expected a path")
 
 
 def absolute(path: str, base: str) -> str:
@@ -141,6 +152,48 @@ def run_name_of(raw: object) -> str:
     return text
 
 
+def seconds_of(raw: object) -> float:
+    """Return the seconds of a text with units, or of a plain number of seconds. Never negative."""
+    value = _number(raw)
+    if isinstance(raw, str) and raw and (match := _DURATION.fullmatch(raw)):
+        parts = zip(match.groups(), _SECONDS_PER.values(), strict=True)
+        value = sum(float(number) * seconds for number, seconds in parts if number is not None)
+    if value is None or value < 0.0:
+        raise ValueError("expected a duration such as 90s, 5m or 500ms, or a number of seconds")
+    if value > LONGEST_SECONDS:
+        raise ValueError("expected a duration of ten years at most")
+    return value
+
+
+def positive_seconds_of(raw: object) -> float:
+    """Return the seconds as `seconds_of` does, but refuse 0."""
+    value = seconds_of(raw)
+    if value == 0.0:
+        raise ValueError("expected a duration above 0")
+    return value
+
+
+def ratio_of(raw: object) -> float:
+    """Return the ratio as a fraction of one. A plain number above 1 is refused: 2 might mean 2 % or 200 %."""
+    if isinstance(raw, str) and (match := _PERCENT.fullmatch(raw)):
+        return float(match["percent"]) / 100.0
+    value = _number(raw)
+    if value is None or value < 0.0:
+        raise ValueError("expected a ratio such as 2% or 0.02")
+    if value > 1.0:
+        raise ValueError("expected a ratio of 1 at most, or a percentage with its sign")
+    return value
+
+
+def _number(raw: object) -> float | None:
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        return None
+    try:
+        return float(raw) if math.isfinite(raw) else None
+    except OverflowError:
+        return None
+
+
 def _shaped(pattern: str, description: str, **extra: bool) -> Meta:
     return Meta(pattern=rf"^(?:{pattern})\Z", description=description, extra=extra)
 
@@ -179,6 +232,10 @@ BcryptHash = Annotated[
 Sha256 = Annotated[
     str, _shaped(r"[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits, never the token itself", secret=True)
 ]
+Seconds = Annotated[float, Meta(extra={"read": seconds_of})]
+PositiveSeconds = Annotated[float, Meta(extra={"read": positive_seconds_of})]
+Ratio = Annotated[float, Meta(extra={"read": ratio_of})]
+"""A fraction of one."""
 Positive = Annotated[float, Meta(gt=0)]
 
 Problems = Iterator[tuple[str, str]]

@@ -21,9 +21,8 @@ from megatron_monitor.follow.patterns import has_magic
 from megatron_monitor.follow.pipes import STDIN, is_pipe
 from megatron_monitor.identity import named
 from megatron_monitor.identity.naming import watch_of
-from megatron_monitor.scalars import one_line
+from megatron_monitor.scalars import LONGEST_SECONDS, one_line, positive_seconds_of, seconds_of
 from megatron_monitor.system.clock import SystemClock
-from megatron_monitor.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
 
 _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 

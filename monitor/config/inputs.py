@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from megatron_monitor import scalars
-from megatron_monitor.units import PositiveSeconds
+from megatron_monitor.scalars import PositiveSeconds
 
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,3})?) ?(?:([kMGT])(i)?)?B")
 

@@ -9,8 +9,7 @@ from msgspec import Meta, Struct
 from megatron_monitor import scalars
 from megatron_monitor.detectors import IncidentKind
 from megatron_monitor.parsers.events import Failure
-from megatron_monitor.scalars import CommandLine, Name
-from megatron_monitor.units import Seconds
+from megatron_monitor.scalars import CommandLine, Name, Seconds
 
 ActionType = Literal["dump_stacks", "cancel", "requeue", "resubmit", "drain"]
 RESTARTS: Final = frozenset({"requeue", "resubmit"})

@@ -18,8 +18,7 @@ from megatron_monitor.config.inputs import KafkaSettings, ReceiverSettings, Slur
 from megatron_monitor.config.remediations import Remediation
 from megatron_monitor.detectors import RULES, IncidentKind
 from megatron_monitor.pushed import PATTERN
-from megatron_monitor.scalars import FilePath, Name
-from megatron_monitor.units import PositiveSeconds, Seconds
+from megatron_monitor.scalars import FilePath, Name, PositiveSeconds, Seconds
 
 
 def _formats(name: str, base: str) -> tuple[Any, ...]:

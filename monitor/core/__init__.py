@@ -56,8 +56,8 @@ from megatron_monitor.follow.messages import Position
 from megatron_monitor.incidents import Transition
 from megatron_monitor.run import dumps
 from megatron_monitor.run.dumps import DumpReply, DumpRequest
+from megatron_monitor.scalars import LONGEST_SECONDS
 from megatron_monitor.snapshot import EVERYTHING, MonitorCounts, Snapshot, ViewRequest
-from megatron_monitor.units import LONGEST_SECONDS
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,9 @@ from typing import ClassVar, Final
 
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import DeliveryError, Notifier, message_id, payload
-from megatron_monitor.scalars import CommandLine
+from megatron_monitor.scalars import CommandLine, PositiveSeconds
 from megatron_monitor.system.clock import SystemClock
 from megatron_monitor.system.process import run
-from megatron_monitor.units import PositiveSeconds
 
 _TRY_AGAIN: Final = 75
 _MAX_OUTPUT: Final = 1 << 20  # bytes of the output that explains a failure

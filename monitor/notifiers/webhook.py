@@ -19,8 +19,7 @@ import msgspec
 from megatron_monitor import __version__, scalars
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import DeliveryError, Notifier, from_file, message_id, payload
-from megatron_monitor.scalars import FilePath, header_value_of, url_of
-from megatron_monitor.units import PositiveSeconds
+from megatron_monitor.scalars import FilePath, PositiveSeconds, header_value_of, url_of
 
 _TRANSIENT: Final = (408, 425, 429)  # besides 5xx
 _MAX_REFUSAL: Final = 1000  # bytes read of a refusal; its first line is reported

@@ -175,7 +175,7 @@ def test_help_keeps_its_examples_on_their_lines() -> None:
 def test_paths_by_hand_keep_their_runs() -> None:
     """Whoever names a log wants to see it however long ago it ended, unless configured otherwise."""
     from megatron_monitor.commands.arguments import ConfigOptions
-    from megatron_monitor.units import LONGEST_SECONDS
+    from megatron_monitor.scalars import LONGEST_SECONDS
 
     assert ConfigOptions().load(["a.log"]).run_retention == LONGEST_SECONDS
     assert ConfigOptions(overrides=("run_retention=5m",)).load(["a.log"]).run_retention == 300.0

@@ -15,7 +15,7 @@ from msgspec import inspect
 
 from megatron_monitor.config import Config, ConfigError, default_config, host_and_port, load
 from megatron_monitor.detectors import RULES
-from megatron_monitor.units import LONGEST_SECONDS, ratio_of, seconds_of
+from megatron_monitor.scalars import LONGEST_SECONDS, ratio_of, seconds_of
 from tests.conftest import examples
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from megatron_monitor.run.phases import ENDED, EVALUATION, PARTS, SAVE, Phase
 from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.pace import likely_interval
+from megatron_monitor.scalars import Positive, Seconds
 from megatron_monitor.statistics.median import median
-from megatron_monitor.units import Factor, Seconds
 
 
 class _Row(NamedTuple):
@@ -56,7 +56,7 @@ FIRST: Mapping[Phase, float] = MappingProxyType(
 class HangSettings(RuleSettings, frozen=True, kw_only=True):
     """What can be set."""
 
-    factor: Factor = 3.0
+    factor: Positive = 3.0
     """Time-out over the expected gap: steady iterations vary by under 1 %, hiccups of twice the gap happen."""
     minimum: Seconds = 60.0
     """No time-out is shorter: a page for a minute's silence of a fast run would be noise."""

@@ -7,8 +7,8 @@ from megatron_monitor.breakdown.profile import Profile
 from megatron_monitor.breakdown.saves import SlowSaves
 from megatron_monitor.breakdown.window import TimerWindow
 from megatron_monitor.detectors.base import Rule, RuleSettings
+from megatron_monitor.scalars import Ratio
 from megatron_monitor.statistics.levels import Level
-from megatron_monitor.units import Ratio
 
 _ON = frozenset({"1", "true", "True"})  # values of CUDA_LAUNCH_BLOCKING
 

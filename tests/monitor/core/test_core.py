@@ -13,8 +13,8 @@ from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from megatron_monitor.incidents import Transition
 from megatron_monitor.receiver.labels import followed
+from megatron_monitor.scalars import LONGEST_SECONDS
 from megatron_monitor.snapshot import FIGURES, NOTHING, HistogramSample, MetricSample, ViewRequest
-from megatron_monitor.units import LONGEST_SECONDS
 from tests.lines import line as iteration_line
 from tests.plain import decode, encode
 
