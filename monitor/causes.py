@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from megatron_monitor.breakdown.advice import advice_for
+from megatron_monitor.breakdown.messages import advice_for
 from megatron_monitor.incidents import Incident, IncidentBook, Transition
 from megatron_monitor.nodes.hostlist import is_node_name
 from megatron_monitor.run.state import RunState

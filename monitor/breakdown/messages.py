@@ -2,13 +2,23 @@
 the program that wrote the log. Its options stand with the dialects (parsers/dialects.toml, parsers/formats/*.yaml).
 """
 
-from typing import Any
+from typing import Any, Final
 
-from megatron_monitor.breakdown.advice import advice_for
 from megatron_monitor.breakdown.attribution import Attribution
 from megatron_monitor.breakdown.profile import OUTSIDE, WHOLE, Profile
+from megatron_monitor.model.tables import rows_of
 from megatron_monitor.parsers.declared.schema import built_in
 from megatron_monitor.parsers.dialects import BY_NAME
+
+ADVICE: Final[dict[tuple[str, str], str]] = {
+    (kind, of or ""): text for kind, of, text in rows_of("megatron_monitor", "advice.csv", tuple[str, str | None, str])
+}
+
+
+def advice_for(incident: str, of: str = "") -> str:
+    """Raises KeyError for a kind that has none."""
+    return ADVICE.get((incident, of)) or ADVICE[incident, ""]
+
 
 _PART = {
     "compute": "compute", "communication": "communication", "data": "the data loader", "optimizer": "the optimizer",

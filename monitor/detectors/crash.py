@@ -10,7 +10,7 @@ not come. Remaining risk: a loop that catches and then computes for longer is re
 
 from typing import Any
 
-from megatron_monitor.breakdown.advice import advice_for
+from megatron_monitor.breakdown.messages import advice_for
 from megatron_monitor.detectors.base import (
     CLEAR,
     Finding,

@@ -12,7 +12,7 @@ from megatron_monitor.charts.steady import AtSize
 from megatron_monitor.detectors import slowdown
 from megatron_monitor.detectors.slowdown.messages import level, standing
 from megatron_monitor.model import flops
-from megatron_monitor.model.sizes import parameters
+from megatron_monitor.model.flops import parameters
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.parsers.timers import CATEGORIES
 from megatron_monitor.reports import formulas

@@ -2,8 +2,8 @@
 
 from typing import get_args
 
-from megatron_monitor.breakdown.advice import ADVICE, advice_for
 from megatron_monitor.breakdown.attribution import Cause
+from megatron_monitor.breakdown.messages import ADVICE, advice_for
 from megatron_monitor.causes import cause_of, causes, failure_of
 from megatron_monitor.config import default_config
 from megatron_monitor.core.view import view_of

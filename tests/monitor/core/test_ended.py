@@ -2,7 +2,7 @@
 
 from html import unescape
 
-from megatron_monitor.breakdown.advice import advice_for
+from megatron_monitor.breakdown.messages import advice_for
 from megatron_monitor.charts.history import SERIES, History
 from megatron_monitor.core import Core
 from megatron_monitor.core.ended import MOST, EndedRuns

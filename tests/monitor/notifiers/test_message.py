@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from megatron_monitor.breakdown.advice import advice_for
+from megatron_monitor.breakdown.messages import advice_for
 from megatron_monitor.notifiers import payload
 from megatron_monitor.notifiers.message import message_id
 from megatron_monitor.notifiers.texts import body, title
