@@ -1,6 +1,4 @@
-"""Steps that DeepSpeed's engine reports, and what it does not time: its clock runs from a step's forward pass to its
-end, what lies between two steps stands in the stamps of their lines alone (sources.py).
-"""
+"""Folds the steps of DeepSpeed's engine, and the time that its clock leaves out (`EngineGap` in sources.py)."""
 
 from megatron_monitor.parsers.dialects import DEEPSPEED
 from megatron_monitor.parsers.events import EngineStepLogged
@@ -8,13 +6,16 @@ from megatron_monitor.run.attempts import take_engine, take_engine_step
 from megatron_monitor.run.phases import Moved
 from megatron_monitor.run.records import EventContext, plus
 from megatron_monitor.run.saves import note_complete, note_save
-from megatron_monitor.run.state import Attempt, RunState
+from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.counting import StepReport, count_step, measure, record_seconds
 
 
 def fold_engine_step(state: RunState, event: EngineStepLogged, context: EventContext) -> Moved:
-    """A DeepSpeed engine's step: adds to another source's, or stands alone. Returns whether it was progress."""
-    _take_memory(state.attempt, event)
+    """Fold a step of DeepSpeed's engine, which counts or adds to another step source. Return whether it is progress."""
+    if event.max_allocated_bytes is not None or event.allocated_bytes is not None:
+        memory = state.attempt.memory
+        memory.allocated = event.allocated_bytes or memory.allocated
+        memory.max_allocated = max(event.max_allocated_bytes or 0, memory.max_allocated or 0) or None
     if event.step <= 0:
         return False
     counts = take_engine(state, event, event.dialect or DEEPSPEED.name, context)
@@ -24,54 +25,22 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, context: EventCon
         if event.skipped_steps is not None:
             attempt.overflows.add_counter(event.step, event.skipped_steps)
         return attempt.latest.iteration is None or event.step > attempt.latest.iteration
-    number = _number(attempt, event)
+    number = event.step
+    if event.form != "throughput":
+        attempt.engine.numbered = True
+    elif attempt.engine.numbered and attempt.last_iteration is not None:
+        # The timer (deepspeed/utils/timer.py, `ThroughputTimer.stop`) counts from the start of the process, which is
+        # not iteration 1 after a resume. Its line follows the line of the step.
+        number = attempt.last_iteration
     if not take_engine_step(state, event, number, context):
         return False
     counted, disturbed = state.iterations_total, state.attempt.step_timer.interrupted
-    progressed = _take_step(state, event, number, context)
-    _between(state, event, number, context.clock, counted=state.iterations_total != counted, disturbed=disturbed)
+    progressed = _fold_step(state, event, number, context)
+    _note_gap(state, event, number, context.clock, counted=state.iterations_total != counted, disturbed=disturbed)
     return progressed
 
 
-def _take_memory(attempt: Attempt, event: EngineStepLogged) -> None:
-    if event.max_allocated_bytes is not None or event.allocated_bytes is not None:
-        memory = attempt.memory
-        memory.allocated = event.allocated_bytes or memory.allocated
-        memory.max_allocated = max(event.max_allocated_bytes or 0, memory.max_allocated or 0) or None
-
-
-def _number(attempt: Attempt, event: EngineStepLogged) -> int:
-    """The iteration of the line. The timer's line (deepspeed/utils/timer.py, `ThroughputTimer.stop`) counts the steps
-    of this process, which a training that was resumed has not begun at 1: behind the line of the step it is of that.
-    """
-    if event.form == "throughput" and attempt.engine.numbered and attempt.last_iteration is not None:
-        return attempt.last_iteration
-    attempt.engine.numbered = attempt.engine.numbered or event.form != "throughput"
-    return event.step
-
-
-def _take_step(state: RunState, event: EngineStepLogged, number: int, context: EventContext) -> Moved:
-    attempt, latest = state.attempt, state.attempt.latest
-    _take_values(state, event, number)
-    seconds = event.seconds_per_step
-    if seconds is None and event.samples_per_second and latest.global_batch_size:
-        seconds = latest.global_batch_size / event.samples_per_second
-    attempt.engine.timed = attempt.engine.timed or seconds is not None
-    steps = None
-    if number != attempt.last_iteration and not attempt.engine.timed:
-        seconds, steps = measure(state, number, None, context.clock)
-    report = StepReport(number, seconds, context, steps)
-    if number != attempt.last_iteration:
-        latest.seconds_per_iteration = seconds
-        return count_step(state, report)
-    if seconds is not None and latest.seconds_per_iteration is None:  # another form of the same step
-        latest.seconds_per_iteration = seconds
-        first = attempt.first_iteration == number
-        record_seconds(state, report, 1 if first else attempt.log_interval or 1, first=first)
-    return False
-
-
-def _take_values(state: RunState, event: EngineStepLogged, number: int) -> None:
+def _fold_step(state: RunState, event: EngineStepLogged, number: int, context: EventContext) -> Moved:
     attempt, engine, latest = state.attempt, state.attempt.engine, state.attempt.latest
     attempt.dialect = event.dialect or attempt.dialect or DEEPSPEED.name
     if event.train_steps is not None:
@@ -87,30 +56,44 @@ def _take_values(state: RunState, event: EngineStepLogged, number: int) -> None:
         latest.samples_per_second = event.samples_per_second
         engine.rates.add(event.samples_per_second)
     latest.global_batch_size = attempt.topology.global_batch_size
+    seconds = event.seconds_per_step
+    if seconds is None and event.samples_per_second and latest.global_batch_size:
+        seconds = latest.global_batch_size / event.samples_per_second
+    engine.timed = engine.timed or seconds is not None
+    if number != attempt.last_iteration:
+        seconds, steps = (seconds, None) if engine.timed else measure(state, number, None, context.clock)
+        latest.seconds_per_iteration = seconds
+        return count_step(state, StepReport(number, seconds, context, steps))
+    if seconds is not None and latest.seconds_per_iteration is None:  # another line of the same step
+        latest.seconds_per_iteration = seconds
+        first = attempt.first_iteration == number
+        count = 1 if first else attempt.log_interval or 1
+        record_seconds(state, StepReport(number, seconds, context), count, first=first)
+    return False
 
 
-def _between(
+def _note_gap(
     state: RunState, event: EngineStepLogged, number: int, clock: float | None, *, counted: bool, disturbed: bool
 ) -> None:
-    """A report of the engine that counts the run's steps, right after its fold. `clock` is its stamp; `disturbed`: a
-    save or an evaluation came since the report before.
+    """Note the time outside the engine's clock, right after the fold of its step. `clock`: the stamp of the line.
+    `disturbed`: a save or an evaluation came since the report before.
     """
     engine = state.attempt.engine
-    between = engine.gap
-    between.outside = None
+    gap = engine.gap
+    gap.outside = None
     if counted:
-        saving = between.saving
-        seconds = between.take(number, clock, disturbed=disturbed)
-        if saving:  # the steps go on behind the save, so it is whole
+        saving = gap.saving
+        seconds = gap.add_step(number, clock, disturbed=disturbed)
+        if saving:  # a step after the save proves that the save is complete
             iteration = state.attempt.save.files_iteration
             if seconds is not None:
                 note_save(state, seconds, iteration)
             note_complete(state, number if iteration is None else iteration)
-    elif number != between.iteration:
+    elif number != gap.iteration:
         return
-    elif between.moment is None:
-        between.moment = clock  # its other line has a stamp
+    elif gap.moment is None:
+        gap.moment = clock  # only the other line of the step has a stamp
     timed = event.seconds_per_step or (event.samples_per_second and state.attempt.latest.seconds_per_iteration)
-    if timed and between.step is not None and not engine.rates_of_loop:
-        between.outside = between.step - timed, between.step
-        between.step = None
+    if timed and gap.step is not None and not engine.rates_of_loop:
+        gap.outside = gap.step - timed, gap.step
+        gap.step = None

@@ -1,4 +1,4 @@
-"""The training loop's own line, of any dialect: values and time. Pure."""
+"""Folds the training loop's own step line, of any format: values and time. Pure."""
 
 from msgspec import structs
 
@@ -12,11 +12,11 @@ from megatron_monitor.run.records import EventContext, plus
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.counting import LONGEST_INTERVAL, StepReport, count_step, measure
 
-EXPLANATIONS = 16  # lines of an attempt that are tried against the formulas
+EXPLANATIONS = 16  # lines of an attempt that are compared with the formulas for TFLOPs
 
 
 def fold_iteration(state: RunState, event: IterationLogged, context: EventContext) -> Moved:
-    """A line of the loop. Returns whether it was progress."""
+    """Fold a line of the loop. Return whether it is progress."""
     in_units = event.in_samples or event.in_tokens
     if in_units:
         event = _in_iterations(state.attempt, event)
@@ -27,39 +27,35 @@ def fold_iteration(state: RunState, event: IterationLogged, context: EventContex
     if event.dialect != attempt.dialect or attempt.topology.dialect != event.dialect:
         attempt.dialect = attempt.topology.dialect = event.dialect
     _take_values(attempt, event)
-    _take_totals(state, event)
-    whole = bool(in_units) and last is None and attempt.number == 0 and iteration <= LONGEST_INTERVAL
-    seconds, steps = _seconds(state, event, context.clock, whole=whole)
-    phase = count_step(state, StepReport(iteration, seconds, context, steps))
-    if whole:
-        state.iterations_total += iteration - attempt.iterations  # its first line says how far it is
-        attempt.iterations = iteration
-        attempt.first_iteration_seconds = None  # a mean of many is no measure of one
-    attempt.last_raw = raw if isinstance(raw := context.entry.raw, bytes) else raw.encode()
-    _explain(attempt, event)
-    return phase
-
-
-def _take_totals(state: RunState, event: IterationLogged) -> None:
-    attempt = state.attempt
     if event.train_iterations is not None:
         attempt.train_iterations = event.train_iterations
-    elif attempt.train_iterations is not None and event.iteration > attempt.train_iterations:
+    elif attempt.train_iterations is not None and iteration > attempt.train_iterations:
         attempt.train_iterations = None  # it was the length of an epoch
     if event.skipped_iterations:
         state.skipped_iterations_total = plus(state.skipped_iterations_total, event.skipped_iterations)
     if event.nan_iterations:
         state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations)
+    whole = bool(in_units) and last is None and attempt.number == 0 and iteration <= LONGEST_INTERVAL
+    seconds, steps = _seconds(state, event, context.clock, whole=whole)
+    phase = count_step(state, StepReport(iteration, seconds, context, steps))
+    if whole:
+        state.iterations_total += iteration - attempt.iterations  # the first line gives all iterations so far
+        attempt.iterations = iteration
+        attempt.first_iteration_seconds = None  # a mean of many iterations does not measure the first one
+    attempt.last_raw = raw if isinstance(raw := context.entry.raw, bytes) else raw.encode()
+    if attempt.tflops_formula is None and event.tflops is not None and attempt.pure_seconds is not None:
+        _explain(attempt, event.tflops, event.seconds_per_iteration or attempt.pure_seconds)
+    return phase
 
 
 def _in_iterations(attempt: Attempt, event: IterationLogged) -> IterationLogged:
-    """The line's iteration, where it counts samples or tokens; where no length of a sequence is told these are samples
-    (MLPerf's BERT). A program that counts steps under the same name shows by a number that no batch size divides.
+    """Convert the line's samples or tokens to iterations. Without a sequence length, tokens are samples (MLPerf's BERT).
+    A program that counts steps under the same name is recognised by a number that no batch size divides.
     """
     batch = event.global_batch_size or attempt.topology.global_batch_size
     if event.in_tokens:
-        each = (batch or 0) * (attempt.topology.sequence_length or 1)
-        return structs.replace(event, iteration=event.iteration // each) if each else event
+        tokens = (batch or 0) * (attempt.topology.sequence_length or 1)
+        return structs.replace(event, iteration=event.iteration // tokens) if tokens else event
     if not batch or attempt.counts_steps or event.iteration % batch:
         attempt.counts_steps = bool(batch)
         return event
@@ -69,42 +65,30 @@ def _in_iterations(attempt: Attempt, event: IterationLogged) -> IterationLogged:
 def _seconds(
     state: RunState, event: IterationLogged, clock: float | None, *, whole: bool
 ) -> tuple[float | None, int | None]:
-    """(seconds per iteration, iterations that they were measured over, where they were): as the line prints, else by
-    the time since the start that it prints, else by its stamp, else by when it arrived.
-    """
+    """Return (seconds per iteration, iterations measured over or None if the line prints the seconds)."""
     attempt = state.attempt
     stops_timer = event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped
     if stops_timer or not BETWEEN_STEPS.isdisjoint(attempt.timers.own):
-        attempt.step_timer.interrupted = False  # evaluation and saving are out of the time that the line tells
+        attempt.step_timer.interrupted = False  # the line's time does not include evaluations and saves
     if event.seconds_per_iteration is not None:
         return event.seconds_per_iteration, None
     batch = attempt.latest.global_batch_size
     if event.samples_per_second and batch and event.dialect not in BY_NAME:
         return batch / event.samples_per_second, None
     if attempt.last_iteration is None and not whole:
-        attempt.step_timer.stamps.stop()  # where this attempt began to count is not known
+        attempt.step_timer.stamps.stop()  # the first iteration of this attempt is unknown
     return measure(state, event.iteration, event.elapsed_seconds, clock)
 
 
-def _explain(attempt: Attempt, event: IterationLogged) -> None:
-    """Find the formula that printed the TFLOPs. It takes half a millisecond: done on an attempt's first lines only."""
-    latest = attempt.latest
-    if attempt.tflops_formula is not None or event.tflops is None:
-        return
-    if attempt.pure_seconds is None or attempt.unexplained >= EXPLANATIONS:
-        return
-    attempt.tflops_formula = flops.explain_printed(
-        event.tflops,
-        attempt.topology,
-        event.seconds_per_iteration or attempt.pure_seconds,
-        latest.global_batch_size,
-        latest.sequence_length,
-    )
-    attempt.unexplained += attempt.tflops_formula is None
+def _explain(attempt: Attempt, printed: float, seconds: float) -> None:
+    """Find the formula of the printed TFLOPs. Takes half a millisecond: only for the first lines of an attempt."""
+    if attempt.unexplained < EXPLANATIONS:
+        batch_size, sequence_length = attempt.latest.global_batch_size, attempt.latest.sequence_length
+        attempt.tflops_formula = flops.explain_printed(printed, attempt.topology, seconds, batch_size, sequence_length)
+        attempt.unexplained += attempt.tflops_formula is None
 
 
 def _take_values(attempt: Attempt, event: IterationLogged) -> None:
-    """The line's values are the newest."""
     latest, topology = attempt.latest, attempt.topology
     latest.consumed_samples = event.consumed_samples
     latest.consumed_tokens = event.consumed_tokens
