@@ -49,7 +49,7 @@ def fold_iteration(state: RunState, event: IterationLogged, context: EventContex
 
 
 def _in_iterations(attempt: Attempt, event: IterationLogged) -> IterationLogged:
-    """Convert the line's samples or tokens to iterations. Without a sequence length, tokens are samples (MLPerf's BERT).
+    """Convert the line's samples or tokens to iterations. Without a sequence length, tokens are samples (MLPerf BERT).
     A program that counts steps under the same name is recognised by a number that no batch size divides.
     """
     batch = event.global_batch_size or attempt.topology.global_batch_size

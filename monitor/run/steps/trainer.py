@@ -75,12 +75,12 @@ def _begins_set_up(state: RunState, event: TrainerProgressed, context: EventCont
     that is as late as that.
     """
     attempt, name = state.attempt, f"{event.description}/{event.total}"
-    again = event.step == 0 and name in attempt.trainer.whole and attempt.ending.hint is not None
+    again = event.step == 0 and name in attempt.trainer.complete and attempt.ending.hint is not None
     if again:
         fold_left(state, context)
         take_bar(state, event.total, context)
-    elif event.step >= event.total and len(attempt.trainer.whole) < _BARS:
-        attempt.trainer.whole.add(name)
+    elif event.step >= event.total and len(attempt.trainer.complete) < _BARS:
+        attempt.trainer.complete.add(name)
     return again
 
 
