@@ -1,4 +1,4 @@
-"""How long a run may show no progress in its present phase: learned where it has a past, else a stated default."""
+"""Computes the progress timeout of a run's present phase: learned from the run, or else a default."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,27 +19,29 @@ from megatron_monitor.statistics.median import median
 
 
 class _Row(NamedTuple):
-    """The time-out of a phase: `factor` over the longest silence that the run has shown in it, and no less than
-    `minimum` seconds; `first` seconds while it has shown none. None: as configured.
+    """The timeout of a phase: `factor` times the longest silence of the run in this phase, at least `minimum` seconds;
+    `first` seconds before any silence is known. None: the configured value.
     """
 
     first: float
     factor: float | None
     minimum: float | None
     source: str
-    """What was measured."""
+    """What was measured, for the reason of the timeout."""
 
 
 _TABLE: dict[Phase, _Row] = {
-    # An index was built for 52 min without a word; of most hangs NCCL's watchdog tells earlier. Of a further attempt:
-    # other nodes may have to read and to compile anew what was cached.
+    # An index was built for 52 min without a line; NCCL's watchdog reports most hangs earlier. In a further attempt
+    # other nodes may have to read and compile again what was cached.
     "starting": _Row(7200.0, 4.0, 600.0, "gap seen while starting"),
     "loading": _Row(7200.0, 4.0, 600.0, "gap seen while loading"),  # 2.3 TB from a slow file system
     # it compiles and allocates: 198 s were seen at 1.3 s an iteration, 2,234 s at 895
     "first_iteration": _Row(7200.0, 4.0, 600.0, "gap seen while first_iteration"),
-    "training": _Row(0.0, None, None, "gap between two reports"),  # by the pace; before it is known as first_iteration
+    "training": _Row(
+        0.0, None, None, "gap between two reports"
+    ),  # by the pace; before the pace is known, as first_iteration
     "evaluating": _Row(1800.0, None, None, "evaluation step seen"),  # the number of its iterations may be unknown
-    # The first may be the first time that all ranks write to the file system, which is shared: saves vary.
+    # All ranks write to a shared file system, so saves vary.
     "saving": _Row(1800.0, 4.0, None, "save step seen"),
     "exiting": _Row(600.0, 2.0, None, "gap seen while exiting"),  # final save and evaluation have phases of their own
     # Engines start, compile, capture graphs; an answer of 32,000 tokens takes 20 to 50 min. Rollouts have long tails.
@@ -54,94 +56,95 @@ FIRST: Mapping[Phase, float] = MappingProxyType(
 
 
 class HangSettings(RuleSettings, frozen=True, kw_only=True):
-    """What can be set."""
+    """Settings of the rule `hang`."""
 
     factor: Positive = 3.0
-    """Time-out over the expected gap: steady iterations vary by under 1 %, hiccups of twice the gap happen."""
+    """Timeout divided by the expected gap: iterations vary by less than 1 %, but hiccups of twice the gap occur."""
     minimum: Seconds = 60.0
-    """No time-out is shorter: a page for a minute's silence of a fast run would be noise."""
+    """Minimum timeout in seconds: a shorter silence of a fast run is not worth a page."""
     first: Mapping[Phase, Seconds] = field(default_factory=lambda: dict(FIRST))
-    """First time-outs by phase; those that are not named have their defaults."""
+    """Phase -> first timeout in seconds; other phases have their defaults."""
 
     def first_of(self, phase: str) -> float:
-        """The first time-out of a phase, 0 for one that has none."""
+        """Return the first timeout of a phase; 0 if it has none."""
         return self.first.get(phase, FIRST.get(phase, 0.0))  # type: ignore[call-overload,no-any-return]
 
 
-_FIRST_LATE = 1800.0  # a first time-out waits long before anybody is called: from here on the run is shown as late
-# More for a first line that stands for several iterations, or nobody knows how many: one each 9,750 s was seen.
+_FIRST_LATE = 1800.0  # seconds after which a run is shown as late, because first timeouts are long
+# Additional seconds for a first line after several or an unknown number of iterations: 9,750 s was seen.
 _FIRST_LINE = 7200.0
-_HICCUP_FACTOR = 1.5  # over the longest gap of the last 50: hiccups that were always there are no hang
-# Over the longest silence of the last day that was called a hang and ended in progress: most are saves of which no
-# line tells, and saves vary; 206 to 335 s were seen in one run.
+_HICCUP_FACTOR = 1.5  # times the longest of the last 50 gaps: usual hiccups are not a hang
+# Times the longest silence of the last day that was reported as a hang and ended in progress: most are saves without a
+# line, and saves vary (206 to 335 s in one run).
 _ENDED_FACTOR = 2.0
-# What was learned from single silences makes no time-out longer than this, or than twice the first one of its phase:
-# where ranks wait for each other NCCL's watchdog ends the job after 10 to 30 min, so a longer silence is no habit.
+# Maximum timeout learned from single silences, unless twice the first timeout of the phase is longer: where ranks wait
+# for each other, NCCL's watchdog ends the job after 10 to 30 min, so a longer silence is not normal.
 _LONGEST_SINGLE = 1800.0
-_BUFFERING_FACTOR = 2.0  # over the longest silence that a launcher's buffer explained: bursts 10 to 20 min apart
-# Of a part of a step no less than this over the longest step of the last 64: where a line came late, or none did, the
-# phase is another part. Of a part of which several lines have come, over that part's longest time.
+_BUFFERING_FACTOR = 2.0  # times the longest silence that a launcher's buffer explains: bursts 10 to 20 min apart
+# Minimum timeout of a part of a step, times the longest of the last 64 steps, because a late or missing line hides
+# which part runs; times the part's longest duration if several of its lines have come.
 _STEP_FACTOR = 1.5
-_USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more
-_LEAST_TFLOPS = 4.0  # small models on a few GPUs, and slow networks: 1.7 was seen (97 s an iteration, a line each 100)
-_CERTAIN = 2  # lines of one part after another: a late one comes alone
-_FEW = 5  # parts of a step that were followed: fewer do not show how long they may take
-_LONGEST = 7 * 86400.0  # seconds: an expectation beyond it is of a number that is no time; 1e300 would be for ever
+_USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50, newer GPUs more
+_MIN_TFLOPS = 4.0  # small models on a few GPUs and slow networks: 1.7 was seen (97 s per iteration, a line per 100)
+_CERTAIN = 2  # consecutive lines of one part that prove it: a late line comes alone
+_FEW = 5  # observed silences of a part, before its maximum is known
+_LONGEST = 7 * 86400.0  # maximum seconds of an expected gap: a larger printed number is not a duration
 _WORK = {SILENT_SAVE: "saving", SILENT_EVALUATION: "evaluating"}
-"""Kinds of silence in which no line tells of the phase -> the phase."""
+"""Kind of silence without a line about its phase -> the phase."""
 
 
 class Budget(Struct, frozen=True):
-    """Seconds of silence that a phase may take, the gap expected, and where the figure comes from."""
+    """A progress timeout: seconds, the expected gap, and the reason."""
 
     seconds: float
     expected: float | None
     reason: str
     late: float | None = None
-    """When it is late, if that is less than half of it."""
+    """Seconds until the run is late, if less than half of the timeout."""
 
     @property
     def late_after(self) -> float:
-        """Half the budget, but never before twice the expected gap: one slow iteration is not late."""
+        """Half the timeout, but at least twice the expected gap: one slow iteration is not late."""
         half = self.seconds / 2 if self.late is None else min(self.late, self.seconds / 2)
         return min(self.seconds, max(half, 2 * (self.expected or 0.0)))
 
 
 def budget(state: RunState, settings: HangSettings) -> Budget:
-    """How long the run may show no progress in its present phase: what the phase usually needs, but no less than a
-    silence that was called a hang here and ended.
+    """Return the progress timeout of the run's present phase: what the phase usually needs.
+
+    The timeout is at least a silence that was reported as a hang and ended in progress.
     """
     return _Phase(state, settings).budget()
 
 
 def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
-    """Seconds that may have passed before an event of which no line says when it was: the budget of the present phase,
-    but no less than the first default of what the event ends. What was learned from other lines proves nothing here.
+    """Return the seconds that may have passed before an event without a time: the timeout of the present phase, and at
+    least the first timeout of the phase that the event ends, because silences of other lines prove nothing.
     """
     phase = "evaluating" if kind in EVALUATION else "saving" if kind in SAVE else state.attempt.phase
     return max(budget(state, settings).seconds, settings.first_of(phase))
 
 
 def _longest(*budgets: Budget | None) -> Budget:
-    """The longest of those that apply, the first one of equals."""
+    """Return the longest of the given timeouts, the first one of equals."""
     return max(filter(None, budgets), key=lambda one: one.seconds)
 
 
 class _Phase:
-    """The present phase of a run, from whose past its budget is worked out."""
+    """Computes the timeout of a run's present phase from its past."""
 
     def __init__(self, state: RunState, settings: HangSettings) -> None:
         self.state, self.settings, self.attempt = state, settings, state.attempt
         self.silences, self.predicted = state.learned.silences, state.attempt.pace.predicted()
         self.interval = state.attempt.log_interval or state.attempt.topology.log_interval or state.learned.log_interval
-        """Iterations that a line stands for: of this attempt, as the log says, or of the attempt before."""
+        """Iterations per line: of this attempt, as printed, or of the attempt before."""
         self.generates_in_parts = bool(state.attempt.parts.reported or state.attempt.parts.printed)
         died = state.ends and not any(end.iterations for end in state.ends)
         self.began_before = state.attempt.number > 0 and not died
-        """An attempt before has shown how long it takes to begin: those that died sooner have not."""
+        """True: an earlier attempt has reached its steps, so the duration of the set-up is known."""
 
     def budget(self) -> Budget:
-        """What the phase takes, within bounds, and no less than what was called a hang and ended."""
+        """Return the timeout within its bounds, and at least a silence that was reported as a hang and ended."""
         allowed, attempt = self.usual(), self.attempt
         if allowed.expected is not None and allowed.seconds > (longest := max(_LONGEST, self.settings.minimum)):
             allowed = Budget(longest, None, "the longest that is learned")
@@ -154,7 +157,7 @@ class _Phase:
         return _longest(allowed, Budget(min(most, _ENDED_FACTOR * ended), allowed.expected, reason))
 
     def usual(self) -> Budget:
-        """By what the phase took, or may take."""
+        """Return the timeout by what the phase took, or may take."""
         phase = self.attempt.phase
         if phase in PARTS and self.attempt.parts.reported:
             return self.part()
@@ -164,25 +167,25 @@ class _Phase:
     # --- rows of the table ---
 
     def first(self, phase: str, expected: float | None = None, reason: str = "") -> Budget:
-        """The first time-out of a phase, where there is no past."""
+        """Return the first timeout of a phase."""
         seconds = self.settings.first_of("first_iteration" if phase == "training" else phase)
         return Budget(
             max(self.settings.minimum, seconds), expected, reason or f"first default for {phase}", _FIRST_LATE
         )
 
     def most(self, kind: str) -> float:
-        """The longest time-out that single silences may teach."""
+        """Return the maximum timeout that is learned from single silences."""
         phase = _WORK.get(kind, kind)
         return max(_LONGEST_SINGLE, 2 * self.settings.first_of(phase))
 
     def learned(self, kind: str, source: str = "") -> Budget | None:
-        """By the last silences of the kind; one that stands alone counts to a bound."""
+        """Return the timeout by the last silences of the kind; None without any. An outlier counts up to a bound."""
         seen, row = self.silences.values(kind), _TABLE[_WORK.get(kind, kind)]  # type: ignore[index]
         if not seen:
             return None
         factor, minimum = row.factor or self.settings.factor, row.minimum or 0.0
         if minimum and not self.began_before:
-            factor, minimum = 2.0, 0.0  # its own first silences, beside the first time-out
+            factor, minimum = 2.0, 0.0  # its own first silences, in addition to the first timeout
         longest, most = max(seen), max(self.most(kind), factor * median(seen))
         seconds = max(self.settings.minimum, minimum, min(factor * longest, most))
         return Budget(seconds, longest, f"{factor:g} x the longest {source or row.source}")
@@ -190,7 +193,7 @@ class _Phase:
     # --- the start-up, and the end ---
 
     def set_up(self) -> Budget:
-        """A phase of the start-up, or the end; longer where the first line comes late."""
+        """Return the timeout of a set-up phase or of the end; longer if the first line comes late."""
         attempt, late = self.attempt, self.later_line()
         phase = "exiting" if attempt.phase in ENDED else attempt.phase
         allowed = self.learned(phase)
@@ -204,10 +207,9 @@ class _Phase:
         return Budget(base + late, None, reason, None if attempt.number else shown)
 
     def later_line(self) -> float:
-        """How much later than its first iteration an attempt writes its first line, generously: 0 where each has a
-        line.
+        """Return an upper bound of the seconds from the first iteration to the first line; 0 if each has a line.
 
-        Programs that do not say when the training begins (DeepSpeed alone, HF Trainer) are still starting up then.
+        Programs that do not report the begin of the training (DeepSpeed alone, HF Trainer) are in the set-up then.
         """
         attempt, every = self.attempt, self.interval
         step_source = attempt.step_source or self.state.learned.step_source
@@ -219,24 +221,24 @@ class _Phase:
             return self.settings.factor * ((every or 1) - 1) * float(before)
         if every is None:
             return _FIRST_LINE / 2
-        top = attempt.topology  # no attempt has shown its pace: what the model takes at a rate that is low
+        top = attempt.topology  # without a known pace: the model's work at a low rate
         at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, attempt.dialect)
         if at_one is None:
             return _FIRST_LINE
         work = (every - 1) * at_one[1]
-        return max(work / _USUAL_TFLOPS, min(work / _LEAST_TFLOPS, _FIRST_LINE))
+        return max(work / _USUAL_TFLOPS, min(work / _MIN_TFLOPS, _FIRST_LINE))
 
     # --- between two lines of the loop ---
 
     def training(self) -> Budget:
-        """As the pace predicts."""
+        """Return the timeout by the predicted pace."""
         attempt, settings, predicted = self.attempt, self.settings, self.predicted
         if predicted is None and attempt.log_interval is not None:
-            predicted = attempt.step_timer.stamps.most  # no stretch was long enough yet to tell the pace
+            predicted = attempt.step_timer.stamps.most  # no interval was long enough for the pace yet
         if predicted is None:
             return self.second_line()
         gap = predicted * (self.interval or 1)
-        # Lines that always come later than the times in them tell: those of part of a step, of one step in a hundred.
+        # Lines that always come later than their printed times show: for a part of a step, or one step of a hundred.
         expected = gap * max(1.0, attempt.gap_ratios.usual or 1.0)
         hiccup, held = (attempt.gap_ratios.longest or 0.0) * gap, self.silences.held or 0.0
         return _longest(
@@ -251,37 +253,35 @@ class _Phase:
         )  # fmt: skip
 
     def with_rollout(self, expected: float) -> Budget:
-        """Of steps that hold a rollout, which has a long tail: a few do not show how long the next one may take."""
+        """Return the timeout of steps with a rollout: a few steps do not show the maximum."""
         window, factor = self.attempt.pace.window, _TABLE["rollout"].factor or 1.0
         if len(window) < _FEW:
             return self.first("evaluating", expected, "first default for steps that generate")
         return Budget(factor * max(window), expected, f"{factor:g} x the longest step, which holds a rollout")
 
     def second_line(self) -> Budget:
-        """One line at most is known, and the first is an outlier: 5 x is what NVRx allows before it has learned."""
+        """Return the timeout with at most one known line, which is an outlier: 5 x, as NVRx before it has learned."""
         attempt, known, minimum = self.attempt, self.interval, self.settings.minimum
         first, trainer = attempt.first_iteration_seconds, attempt.step_source == "trainer"
         if first is None:
-            if trainer and len(self.silences.values("training")) >= _FEW:  # dicts alone: no line tells the step
+            if trainer and len(self.silences.values("training")) >= _FEW:  # only dicts: no line has the step
                 evaluating = self.first("evaluating")
                 return _longest(self.learned("training") or evaluating, self.learned("evaluating") or evaluating)
             return self.first("training", None, "no iteration time known yet")
         if known is not None:
             return Budget(max(minimum, 5 * first * known), first * known, "5 x the first iteration")
-        if attempt.first_iteration == 1 and trainer:  # reported whatever `logging_steps` says
+        if attempt.first_iteration == 1 and trainer:  # printed independently of `logging_steps`
             seconds = max(minimum, self.settings.first_of("first_iteration"), 5 * first)
             return Budget(seconds, None, "one line is known, not yet how many iterations lie between two")
         guess = likely_interval(attempt.first_iteration or 1)  # programs report multiples of their interval
         expected = first * guess
-        # A guess that is too large must not hide a hang for half a day.
+        # A wrong guess must not hide a hang for half a day.
         most = max(2 * _FIRST_LATE, 1.5 * expected, 5 * first)
         reason = f"5 x the first iteration, if a line is written every {guess}"
         return Budget(max(minimum, min(5 * expected, most)), expected, reason)
 
     def at_work(self) -> Budget:
-        """Of training where an evaluation or a save may be going on of which no line tells: no data for it, a fork,
-        another rank's log.
-        """
+        """Return the timeout of training in which an evaluation or a save may run without a line."""
         training, kind = self.training(), self.attempt.silent_work
         if kind is None:
             return training
@@ -291,28 +291,28 @@ class _Phase:
         guess = "behind a step, of which no line would tell" if silent else "at the end of an epoch"
         where = f"where the arguments ask to {'save' if saving else 'evaluate'}" if asked else guess
         learned, first = self.learned(kind, f"gap seen {where}"), None
-        if not asked or (learned is None and saving):  # nobody knows which of them is one at which it evaluates
+        if not asked or (learned is None and saving):  # it is unknown after which steps it evaluates
             first = self.first(work, training.expected, f"first default for {work}, {where}")
         return _longest(training, learned, first)
 
     # --- evaluation, saving, parts of a step ---
 
     def evaluation(self) -> Budget:
-        """Between two signs of an evaluation, and of the iteration that may come instead."""
+        """Return the timeout between two lines of an evaluation, or until the next iteration."""
         attempt, learned = self.attempt, self.learned("evaluating")
         allowed = learned or self.first_evaluation()
         if learned is None and attempt.evaluation_due and not attempt.validations:
-            # the arguments ask for an evaluation; whether there is any data for it only the next lines tell
+            # the arguments request an evaluation; only the next lines show whether there is data for it
             training = self.training()
             reason = f"an iteration ({training.reason}) and {allowed.reason}"
             return Budget(training.seconds + allowed.seconds, training.expected, reason)
         if (attempt.evaluation_sets is None and attempt.validations_since) or attempt.step_source == "trainer":
-            # Which set is the last is unknown, and an iteration comes after it: HF Trainer prints a result at its end.
+            # The last set is unknown, and an iteration follows it: HF Trainer prints a result at the end.
             return _longest(allowed, self.training())
         return _longest(allowed, self.stretched() if self.generates_in_parts else None)  # it generates as a step does
 
     def first_evaluation(self) -> Budget:
-        """An evaluation iteration is a forward pass: a training iteration bounds it from above."""
+        """Return the first timeout of an evaluation. A forward pass takes at most as long as an iteration."""
         settings, iters = self.settings, self.attempt.topology.eval_iters
         if self.predicted is not None and iters:
             expected = self.predicted * iters
@@ -320,13 +320,14 @@ class _Phase:
             return Budget(seconds, expected, f"{settings.factor:g} x {iters} evaluation iterations")
         first = self.first("evaluating")
         if self.generates_in_parts or not self.attempt.iterations:
-            # of reinforcement learning it is a rollout; before the first step of an attempt its engines start
+            # in reinforcement learning it is a rollout; before the first step its engines start
             return _longest(first, self.first("rollout", reason=first.reason))
         return first
 
     def saving(self) -> Budget:
-        """A save. Of a program that prints no end of it its last word may be heard already, and the loop at its next
-        step. The files of a trainer's first one teach nothing: the largest may be yet to come.
+        """Return the timeout of a save. Without a printed end, the next line may be the loop's next step.
+
+        The files of a trainer's first save teach nothing, because the largest may come last.
         """
         attempt, learned = self.attempt, self.learned("saving")
         if learned is None or (attempt.step_source == "trainer" and not self.state.learned.checkpoints.saves):
@@ -335,22 +336,24 @@ class _Phase:
         return learned if ends else _longest(learned, self.training())
 
     def part(self) -> Budget:
-        """Of a part of a step (reinforcement learning), by the run's own past."""
+        """Return the timeout of a part of an RL step by the run's past."""
         attempt, first = self.attempt, not self.attempt.iterations
         expected, what = self.part_before()
         factor, least = _TABLE["rollout"].factor or 1.0, self.settings.minimum
         default = self.first(attempt.phase, expected)
         if expected is None or (first and not attempt.number and factor * expected < default.seconds):
             return default
-        if first:  # of a further attempt: engines start and kernels compile anew
+        if first:  # in a further attempt engines start and kernels compile again
             row = _TABLE["starting"]
             factor, least = row.factor or 1.0, max(least, row.minimum or 0.0)
         usual = Budget(factor * expected, expected, f"{factor:g} x {what}")
         return _longest(usual, Budget(least, expected, "the minimum"), None if first else self.stretched(expected))
 
     def part_before(self) -> tuple[float | None, str]:
-        """How long this part was silent at most, and how that is known: while it was followed, and while that was
-        seldom, by the seconds that the steps print of it and of what no line tells apart from it.
+        """Return (longest silence of this part, how it is known).
+
+        It is observed, or, with few observations, from printed seconds of the part and of the parts that the log does
+        not distinguish from it.
         """
         phase = self.attempt.phase
         longest, followed = self.silences.longest(phase), len(self.silences.values(phase))
@@ -361,8 +364,9 @@ class _Phase:
         return longest, f"the longest silence of the last {followed} in {phase}"
 
     def stretched(self, expected: float | None = None) -> Budget:
-        """By what may go on without a line although nothing is wrong: the longest step, or this part where it is
-        certain that it is this one. As measured or printed, else as the parts that were followed add up.
+        """Return the timeout by the longest step, or by this part if it is certain which part runs.
+
+        The longest step is measured or printed, or else the sum of the observed parts.
         """
         attempt, factor, which = self.attempt, _STEP_FACTOR, "step"
         printed, window = attempt.parts.printed.get(attempt.phase), attempt.pace.window
