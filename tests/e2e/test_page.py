@@ -101,6 +101,20 @@ def test_all_runs_and_the_open_incident(browser: Browser, hung: RunningDaemon) -
     assert page.problems == []
 
 
+def test_the_log_of_a_hang_opens_at_its_line(browser: Browser, hung: RunningDaemon) -> None:
+    """The marked line is visible in the box without scrolling, though forty lines come before it."""
+    page = opened(browser, f"http://{hung.address}/runs/train")
+    page.wait("document.querySelector('.log[open] mark') !== null")
+    assert "iteration       40/" in page.text(".log[open] mark")
+    page.wait(
+        "(([box, mark]) => mark.bottom <= box.bottom + 1 && mark.top >= box.top - 1)"
+        "(['.log[open] pre', '.log[open] mark'].map((part) => document.querySelector(part).getBoundingClientRect()))"
+    )
+    at = page.evaluate("document.querySelector('.log[open] pre').scrollTop")
+    page.wait("performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('/log')).length > 2")
+    assert page.evaluate("document.querySelector('.log[open] pre').scrollTop") == at > 0
+
+
 def test_the_page_moves_with_the_run_without_loading_anew(browser: Browser, start: Start, tmp_path: Path) -> None:
     """New lines, a new run, an end: shown within seconds in the same document, and a lost daemon is told."""
     log = tmp_path / "train.log"

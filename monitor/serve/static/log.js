@@ -11,26 +11,37 @@ function details(title, stream, lines, marked) {
     h("button", { type: "button", "data-copies": "" }, "Copy"));
 }
 
-// On unfolding, scroll to the marked line, else to the newest lines at the end.
-box.addEventListener("toggle", ({ target }) => {
-  const text = target.querySelector("pre"), mark = text.querySelector("mark");
-  text.scrollTop = mark ? mark.offsetTop - text.offsetTop - text.clientHeight / 2 : text.scrollHeight;
-}, true);
+// Scroll to the marked line, else to the newest lines at the end.
+function scroll(part) {
+  const text = part.querySelector("pre"), mark = text.querySelector("mark");
+  text.scrollTop = mark ? mark.getBoundingClientRect().top - text.getBoundingClientRect().top + text.scrollTop - text.clientHeight / 2 : text.scrollHeight;
+}
 
-// Keep unfolded parts and replace only changed ones, so that a selection stays.
+box.addEventListener("toggle", ({ target }) => scroll(target), true);
+for (const part of box.querySelectorAll("details[open]")) scroll(part); // unfolded by the server
+
+// Keep unchanged parts in place: a part that is inserted again loses its scroll position and its selection.
 function show({ streams = [], incidents = {} }) {
+  document.getElementById("log-section").hidden = streams.length === 0;
   const fresh = [
     ...Object.entries(incidents).map(([kind, around]) => details(`Around the ${kind}`, around.stream, around.lines, around.marked)),
     ...streams.map(({ stream, lines }) => details("Last lines", stream, lines)),
   ];
-  const known = new Map([...box.children].map((node) => [node.firstElementChild.textContent, node]));
-  box.replaceChildren(...fresh.map((node) => {
-    const old = known.get(node.firstElementChild.textContent);
-    if (!old) return node;
-    if (old.querySelector("pre").textContent !== node.querySelector("pre").textContent) old.querySelector("pre").replaceWith(node.querySelector("pre"));
-    return old;
-  }));
-  document.getElementById("log-section").hidden = streams.length === 0;
+  const titleOf = (part) => part.firstElementChild.textContent;
+  const known = new Map([...box.children].map((part) => [titleOf(part), part]));
+  const titles = new Set(fresh.map(titleOf));
+  for (const [title, part] of known) if (!titles.has(title)) part.remove();
+  fresh.forEach((part, at) => {
+    const old = known.get(titleOf(part));
+    if (!old) {
+      box.insertBefore(part, box.children[at] || null);
+      scroll(part);
+    } else if (old.querySelector("pre").textContent !== part.querySelector("pre").textContent) {
+      const { scrollTop } = old.querySelector("pre");
+      old.querySelector("pre").replaceWith(part.querySelector("pre"));
+      old.querySelector("pre").scrollTop = scrollTop;
+    }
+  });
 }
 
 export function followLog(path) {
