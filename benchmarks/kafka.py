@@ -92,7 +92,7 @@ def written(folder: Path, pushes: int, runs: int) -> list[Path]:
     """Logs of runs that crash and go on, of today."""
     logs, size = [folder / f"run{number}.out" for number in range(runs)], pushes * 5 // runs
     for number, path in enumerate(logs):
-        options = ("--dialect", "megatron-lm", "--seed", str(number), "--iterations", str(size // 2))
+        options = ("--format", "megatron-lm", "--seed", str(number), "--iterations", str(size // 2))
         fault = f"{FAULTS[number % 4]}@{size // 4}"
         subprocess.run([*MONITOR, "simulate", *options, "--fault", fault, "-o", path], check=True)
         path.write_text(path.read_text().replace("2026-01-01", time.strftime("%Y-%m-%d", time.gmtime())))

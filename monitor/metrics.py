@@ -79,7 +79,7 @@ def _named(values: dict[str, Any]) -> Iterator[MetricSample]:
 
 def _info(view: RunView) -> Iterator[MetricSample]:
     labels = view.state.attempt.topology.labels()
-    labels["dialect"] = view.state.attempt.dialect or labels.get("dialect", "")
+    labels["format"] = view.state.attempt.format or labels.get("format", "")
     yield MetricSample(tuple(clean_label(str(labels.get(name, ""))) for name in _LABELS["megatron_run_info"]), 1.0)
 
 

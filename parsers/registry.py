@@ -27,7 +27,7 @@ _ORDER = (
 )  # fmt: skip
 """Names of parsers/formats: a module, a file (`.yaml`), or the file behind the module of its name."""
 _CODE = (arguments, batch, hf_settings, hf_trainer, megatron, megatron_reports, mpich, torchrun, tracebacks, unread)
-_FILES = {dialect.name: dialect for dialect in built_in()}
+_FILES = {log_format.name: log_format for log_format in built_in()}
 _MODULES = {module.__name__.rpartition(".")[2]: module for module in _CODE}
 _OWN: tuple[Rule, ...] = tuple(
     rule
@@ -40,10 +40,10 @@ _OWN: tuple[Rule, ...] = tuple(
 
 
 def rules_with(own: Sequence[Format]) -> tuple[Rule, ...]:
-    """The rules of all formats with those of a site's own dialects, which replace built-in ones of the same name."""
-    names = {dialect.name for dialect in own}
-    marks = rules_of((*own, *(dialect for name, dialect in _FILES.items() if name not in names)))
-    return (*marks, *(rule for dialect in own for rule in expressions_of(dialect, Guarded)), *_OWN)
+    """The rules of all formats with those of a site's own formats, which replace built-in ones of the same name."""
+    names = {log_format.name for log_format in own}
+    marks = rules_of((*own, *(log_format for name, log_format in _FILES.items() if name not in names)))
+    return (*marks, *(rule for log_format in own for rule in expressions_of(log_format, Guarded)), *_OWN)
 
 
 RULES: tuple[Rule, ...] = rules_with(())

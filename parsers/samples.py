@@ -1,4 +1,4 @@
-"""A dialect's samples are its test: what they give must be what the file says."""
+"""A format's samples are its test: what they give must be what the file says."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,24 +13,24 @@ from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import rules_with
 
 
-def differences(dialect: Format, rules: Sequence[Rule]) -> Iterator[tuple[int, str]]:
+def differences(log_format: Format, rules: Sequence[Rule]) -> Iterator[tuple[int, str]]:
     """(index of the sample, what it gives instead) for each sample that is read otherwise by `rules`, which are all
-    that will be asked, the dialect's own first.
+    that will be asked, the format's own first.
     """
     memo = Memo(Scanner(rules))
-    for index, sample in enumerate(dialect.samples):
+    for index, sample in enumerate(log_format.samples):
         found = read(sample, memo)
-        trouble = _difference(dialect, sample, found)
+        trouble = _difference(log_format, sample, found)
         if trouble:
             yield index, trouble
 
 
-def claims(dialects: Sequence[Format]) -> Iterator[str]:
-    """A sentence for each two dialects that read the same line: who has it. `dialects` are a site's own."""
-    rules = rules_with(dialects)
+def claims(log_formats: Sequence[Format]) -> Iterator[str]:
+    """A sentence for each two formats that read the same line: who has it. `formats` are a site's own."""
+    rules = rules_with(log_formats)
     said: set[frozenset[str]] = set()
-    for dialect in dialects:
-        for sample in dialect.samples:
+    for log_format in log_formats:
+        for sample in log_format.samples:
             if not sample.gives or "\n" in sample.line.strip():
                 continue
             prefix, text = strip_prefixes(ANSI.sub("", sample.line))
@@ -40,8 +40,8 @@ def claims(dialects: Sequence[Format]) -> Iterator[str]:
                 for rule in rules
                 if any(anchor in raw for anchor in rule.anchors) and list(rule.items(line))
             ]
-            first = next(iter(readers), dialect.name)
-            for other in dict.fromkeys([*readers, dialect.name]):
+            first = next(iter(readers), log_format.name)
+            for other in dict.fromkeys([*readers, log_format.name]):
                 if other != first and frozenset((first, other)) not in said:
                     said.add(frozenset((first, other)))
                     both = f"{first} and {other} read the same lines"
@@ -54,9 +54,9 @@ def read(sample: FormatSample, memo: Memo) -> list[LogEvent]:
     return [*reader.feed(sample.line.encode() + b"\n"), *reader.flush()]
 
 
-def _difference(dialect: Format, sample: FormatSample, found: list[LogEvent]) -> str | None:
-    rules = {spec.rule for spec in dialect.lines}
-    own = [entry for entry in found if entry.rule in rules or entry.rule.partition(".")[0] == dialect.name]
+def _difference(log_format: Format, sample: FormatSample, found: list[LogEvent]) -> str | None:
+    rules = {spec.rule for spec in log_format.lines}
+    own = [entry for entry in found if entry.rule in rules or entry.rule.partition(".")[0] == log_format.name]
     if not sample.gives:
         return f"it must give nothing, and gives {_shown(own)}" if own else None
     kind = sample.gives.get("event", "iteration")
@@ -73,7 +73,7 @@ def _difference(dialect: Format, sample: FormatSample, found: list[LogEvent]) ->
     if others and not own:
         first = others[0].rule.partition(".")[0]
         help_ = f"make the mark longer than its, or call yours {first!r}: then it takes its place"
-        return f"another dialect reads it ({help_}): {_shown(others)}"
+        return f"a rule of another format reads it ({help_}): {_shown(others)}"
     return f"it must give {kind!r}, and gives {_shown(own)}"
 
 

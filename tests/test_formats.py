@@ -5,19 +5,19 @@ import pytest
 from megatron_monitor.parsers.declared.schema import Format, built_in
 from tests.parsers.iteration_lines import read
 
-EXPRESSIONS = [(spec.rule, spec) for dialect in built_in() for spec in dialect.lines if spec.regex]
-SAMPLES = [sample.line for dialect in built_in() for sample in dialect.samples]
+EXPRESSIONS = [(spec.rule, spec) for log_format in built_in() for spec in log_format.lines if spec.regex]
+SAMPLES = [sample.line for log_format in built_in() for sample in log_format.samples]
 
 
-@pytest.mark.parametrize("dialect", built_in(), ids=lambda dialect: dialect.name)
-def test_samples(dialect: Format) -> None:
+@pytest.mark.parametrize("log_format", built_in(), ids=lambda log_format: log_format.name)
+def test_samples(log_format: Format) -> None:
     """By the rules of all formats, in their order: nobody else takes the line."""
     from megatron_monitor.parsers.registry import RULES
     from megatron_monitor.parsers.samples import differences  # all rules, which main() makes
 
-    assert list(dialect.problems()) == []
-    assert [problem for spec in dialect.lines for problem in spec.problems()] == []
-    assert list(differences(dialect, RULES)) == []
+    assert list(log_format.problems()) == []
+    assert [problem for spec in log_format.lines for problem in spec.problems()] == []
+    assert list(differences(log_format, RULES)) == []
 
 
 def test_steps_of_olmo_core_keep_their_order() -> None:

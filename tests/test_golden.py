@@ -17,7 +17,7 @@ from tests.programs import slack
 
 GOLDEN = Path(__file__).parent / "golden" / "metrics.txt"
 SCENARIO = Scenario(
-    dialect="megatron-lm", iterations=60, seconds_per_iteration=2.0, seed=7, world_size=16, tp=2, pp=2, layers=24,
+    format="megatron-lm", iterations=60, seconds_per_iteration=2.0, seed=7, world_size=16, tp=2, pp=2, layers=24,
     hidden=2048, heads=16, global_batch_size=64, vocab=50304, save_interval=20, save_seconds=5.0, eval_interval=25,
     eval_seconds=4.0, launch_blocking=1, fp16=True, faults=(Fault("crash_and_restart", at=45),),
 )  # fmt: skip

@@ -44,7 +44,7 @@ class Course:
     seed: int
     noise: float = 0.004
     iterations: int = 10_000
-    dialect: str = "bigscience"
+    format: str = "bigscience"
     fp16: bool = False
     log_interval: int = 1
     restarts: bool = True
@@ -54,9 +54,9 @@ class Course:
 
 
 COURSES = (
-    Course(0), Course(0, fp16=True, dialect="microsoft"), Course(0, fp16=True, dialect="megatron-lm"),
-    Course(0, fp16=True, dialect="megatron-lm-2021", log_interval=10), Course(0, fp16=True, dialect="gpt-neox"),
-    Course(0, start=30_000), Course(0, dialect="megatron-lm", log_interval=5),
+    Course(0), Course(0, fp16=True, format="microsoft"), Course(0, fp16=True, format="megatron-lm"),
+    Course(0, fp16=True, format="megatron-lm-2021", log_interval=10), Course(0, fp16=True, format="gpt-neox"),
+    Course(0, start=30_000), Course(0, format="megatron-lm", log_interval=5),
 )  # fmt: skip
 """The kinds of training among which the seeds go round."""
 
@@ -89,7 +89,7 @@ class _Scaler:
 def texts(it: Course) -> Iterator[str]:
     """The log of the training."""
     rng, shock = random.Random(f"{it.seed}-{it.noise}-{it.fault}"), 0.0
-    scenario = Scenario(dialect=it.dialect, iterations=it.start + it.iterations, fp16=it.fp16,
+    scenario = Scenario(format=it.format, iterations=it.start + it.iterations, fp16=it.fp16,
                         log_interval=it.log_interval, save_interval=100)  # fmt: skip
     floor, height, power = rng.uniform(1.7, 2.3), rng.uniform(8.0, 10.0), rng.uniform(0.35, 0.5)
     scaler, iteration = _Scaler(2.0**18 if it.start > 1 else 2.0**32), it.start - 1
@@ -110,7 +110,7 @@ def texts(it: Course) -> Iterator[str]:
         factor, norm_factor, boost = _fault(it.fault, since)
         loss, norm = loss * factor, norm * norm_factor
         before, largest = scaler.scale, math.exp(rng.gauss(0.0, 0.35) + boost + (rng.random() < 0.0005) * 1.5)
-        over, native = it.fp16 and scaler.overflows(largest), it.dialect.startswith("megatron-lm")
+        over, native = it.fp16 and scaler.overflows(largest), it.format.startswith("megatron-lm")
         if over and not native:
             norm = last_norm
             reported = f"reducing to {scaler.scale:.0f}" if scaler.scale < before else (

@@ -79,7 +79,7 @@ def events(series: Series) -> Iterator[tuple[float, Event]]:
         now += seconds
         yield now, IterationLogged(
             iteration=iteration, train_iterations=series.first + 200_000, consumed_samples=samples,
-            seconds_per_iteration=seconds + pending, global_batch_size=size, dialect="bigscience",
+            seconds_per_iteration=seconds + pending, global_batch_size=size, format="bigscience",
             lm_loss=2.0 + 8.0 * math.exp(-iteration / 3000) + rng.gauss(0, 0.01),
             grad_norm=math.exp(rng.gauss(-1.4, 0.1)), learning_rate=6e-5,
         )  # fmt: skip

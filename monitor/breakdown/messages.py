@@ -1,5 +1,5 @@
 """The cause of a slowdown in words, as evidence and as advice; how to get timers, or a finer view of them, from
-the program that wrote the log. Its options stand with the dialects (parsers/dialects.toml, parsers/formats/*.yaml).
+the program that wrote the log. Its options stand with the formats (parsers/programs.toml, parsers/formats/*.yaml).
 """
 
 from typing import Any, Final
@@ -8,7 +8,7 @@ from megatron_monitor.breakdown.attribution import Attribution
 from megatron_monitor.breakdown.profile import OUTSIDE, WHOLE, Profile
 from megatron_monitor.model.tables import rows_of
 from megatron_monitor.parsers.declared.schema import built_in
-from megatron_monitor.parsers.dialects import BY_NAME
+from megatron_monitor.parsers.programs import BY_NAME
 
 ADVICE: Final[dict[tuple[str, str], str]] = {
     (kind, of or ""): text for kind, of, text in rows_of("megatron_monitor", "advice.csv", tuple[str, str | None, str])
@@ -87,19 +87,19 @@ _NOT_KNOWN = (
 )
 
 
-def no_timers(dialect: str | None) -> str:
+def no_timers(format_name: str | None) -> str:
     """That the log prints no timers, and how the program that wrote it would."""
-    return f"the log prints no timers that would tell why: {_timers(dialect)}"
+    return f"the log prints no timers that would tell why: {_timers(format_name)}"
 
 
-def _timers(dialect: str | None) -> str:
-    known = BY_NAME.get(dialect or "")
+def _timers(format_name: str | None) -> str:
+    known = BY_NAME.get(format_name or "")
     if known is not None:
         return known.timers
-    return next((found.timers for found in built_in() if found.name == dialect), "") or _NOT_KNOWN
+    return next((found.timers for found in built_in() if found.name == format_name), "") or _NOT_KNOWN
 
 
-def of_ranks(dialect: str | None) -> str:
+def of_ranks(format_name: str | None) -> str:
     """The option that tells the ranks apart; empty where the program has none."""
-    known = BY_NAME.get(dialect or "")
+    known = BY_NAME.get(format_name or "")
     return f"; {known.timers_of_ranks} tells which" if known is not None and known.timers_of_ranks else ""

@@ -31,11 +31,11 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     click.echo(f"{file}: good; {patterns} paths, {len(config.notifiers)} notifiers")
     if config.empty:
         click.echo("nothing to follow: `runs` is empty, so `run` needs a PATH as well")
-    dialects = [dialect for several in config.formats for dialect in several]
-    for dialect in dialects:
-        click.echo(f"format {dialect.name}: all {len(dialect.samples)} samples give the expected events")
-    if dialects:
+    log_formats = [log_format for several in config.formats for log_format in several]
+    for log_format in log_formats:
+        click.echo(f"format {log_format.name}: all {len(log_format.samples)} samples give the expected events")
+    if log_formats:
         from megatron_monitor.parsers.samples import claims
 
-        for note in claims(dialects):
+        for note in claims(log_formats):
             click.echo(note)

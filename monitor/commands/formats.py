@@ -17,7 +17,7 @@ def formats(name: str | None) -> None:
       megatron-monitor formats torchtitan > formats/ours.yaml
       megatron-monitor check-config config.yaml      # with `formats: [formats]` in it: runs the samples
     """
-    summaries = {dialect.name: dialect.about for dialect in built_in()}
+    summaries = {log_format.name: log_format.about for log_format in built_in()}
     if name is None:
         width = max(map(len, summaries))
         for format_name, summary in summaries.items():

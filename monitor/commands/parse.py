@@ -48,15 +48,15 @@ def parse(paths: tuple[str, ...], as_json: bool, given: ConfigOptions) -> None:
 
 def _json_lines(path: str, run: str) -> Callable[[LogEvent], str]:
     source, named, encode = _json(path), _json(run), msgspec.json.encode
-    usual = _json(IterationLogged(iteration=0).dialect)
+    usual = _json(IterationLogged(iteration=0).format)
 
     def line(entry: LogEvent) -> str:
         event = entry.event
         head = f'{{"event":"{event.kind}","source":{source},"line":{entry.line},"run":{named}'
-        if isinstance(event, IterationLogged):  # msgspec omits absent fields and the default dialect
+        if isinstance(event, IterationLogged):  # msgspec omits absent fields and the default format
             fields = encode(event).decode()
             if "null" not in fields:
-                program = "" if '"dialect"' in fields else f',"dialect":{usual}'
+                program = "" if '"format"' in fields else f',"format":{usual}'
                 return f"{head},{fields.partition(',')[2][:-1]}{program}}}\n"  # the first field is the event's name
         fields = _json({name: value for name, value in to_fields(event).items() if name != "event"})
         return f"{head},{fields[1:]}\n" if len(fields) > 2 else head + "}\n"

@@ -15,7 +15,7 @@ _LISTED = "\n".join(f"  {kind:<22} {text}" for kind, text in sorted(FAULTS.items
 
 @click.command(epilog=f"\b\nFaults:\n{_LISTED}")
 @click.option("--fault", "kinds", multiple=True, metavar="KIND[@ITERATION]", help="Add a fault; default: half way.")
-@click.option("--dialect", type=click.Choice(sorted(PROGRAMS)), default="bigscience", show_default=True)
+@click.option("--format", "format_name", type=click.Choice(sorted(PROGRAMS)), default="bigscience", show_default=True)
 @click.option("--iterations", type=click.IntRange(1), default=500, show_default=True)
 @click.option("--seconds-per-iteration", type=click.FloatRange(0, min_open=True), default=None, help="As logged.")
 @click.option("--timers", is_flag=True, help="Print timers like Megatron with --timing-log-level 2.")
@@ -23,7 +23,7 @@ _LISTED = "\n".join(f"  {kind:<22} {text}" for kind, text in sorted(FAULTS.items
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=None, help="Play live, this much faster.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
 def simulate(
-    kinds: tuple[str, ...], dialect: str, iterations: int, seconds_per_iteration: float | None, timers: bool,
+    kinds: tuple[str, ...], format_name: str, iterations: int, seconds_per_iteration: float | None, timers: bool,
     seed: int, speed: float | None, output: Path | None,
 ) -> None:  # fmt: skip
     r"""Write a synthetic training log, at once or (with --speed) live, to drill alert routes and to test.
@@ -31,10 +31,10 @@ def simulate(
     \b
     Examples:
       megatron-monitor simulate --fault hang_evaluation -o run.log
-      megatron-monitor simulate --dialect megatron-lm --fault crash_oom@120 --speed 10 -o live.log
-      megatron-monitor simulate --dialect megatron-lm --timers --fault slow_data -o slow.log
+      megatron-monitor simulate --format megatron-lm --fault crash_oom@120 --speed 10 -o live.log
+      megatron-monitor simulate --format megatron-lm --timers --fault slow_data -o slow.log
     """
-    scenario = scenario_of(kinds, dialect, iterations, seconds_per_iteration, seed)
+    scenario = scenario_of(kinds, format_name, iterations, seconds_per_iteration, seed)
     if timers:
         scenario = replace(scenario, timers="range")
     target = output.open("wb") if output is not None else contextlib.nullcontext(sys.stdout.buffer)
@@ -42,13 +42,15 @@ def simulate(
         write(scenario, stream, speed=speed, clock=SystemClock())
 
 
-def scenario_of(kinds: tuple[str, ...], dialect: str, iterations: int, seconds: float | None, seed: int) -> Scenario:
+def scenario_of(
+    kinds: tuple[str, ...], format_name: str, iterations: int, seconds: float | None, seed: int
+) -> Scenario:
     """Return the scenario for the options; an unknown fault is a usage error that lists the valid ones."""
     try:
         faults = tuple(_fault(kind, iterations) for kind in kinds)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--fault") from error
-    scenario = Scenario(dialect=dialect, iterations=iterations, seed=seed, faults=faults)
+    scenario = Scenario(format=format_name, iterations=iterations, seed=seed, faults=faults)
     return scenario if seconds is None else replace(scenario, seconds_per_iteration=seconds)
 
 

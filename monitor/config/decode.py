@@ -11,8 +11,7 @@ A type may have these entries in `extra` of its `msgspec.Meta`:
 - `unique` names the key that differs in all items of a list;
 - `kinds` names the classes of a list's items, which are imported only if the list is not empty;
 - `first` is the type of a list's first item.
-A class may have `problems()`, which yields (key, message) for a wrong combination of values, and `RENAMED`: old names
-of its keys -> new names.
+A class may have `problems()`, which yields (key, message) for a wrong combination of values.
 """
 
 import math
@@ -192,7 +191,7 @@ def _mapped(document: Document, info: inspect.StructType, raw: Any, path: Path) 
     if (raw := _mapping(document, raw, path)) is None:
         return _INVALID
     fields = {field.encode_name: field for field in info.fields}
-    _refuse_unknown(document, raw, fields, path, getattr(info.cls, "RENAMED", {}))
+    _refuse_unknown(document, raw, fields, path)
     values: dict[str, Any] = {}
     for key, field in fields.items():
         if key in raw:
@@ -209,16 +208,13 @@ def _mapped(document: Document, info: inspect.StructType, raw: Any, path: Path) 
     return _INVALID if found else instance
 
 
-def _refuse_unknown(
-    document: Document, raw: Mapping[str, Any], known: Iterable[str], path: Path, renamed: Mapping[str, str]
-) -> None:
+def _refuse_unknown(document: Document, raw: Mapping[str, Any], known: Iterable[str], path: Path) -> None:
     names = list(known)
     for key in raw:
         if key in names:
             continue
         here = f"known here: {', '.join(names)}" if names else "nothing can be set here"
-        hint = f"was renamed: {renamed[key]}" if key in renamed else _nearest(key, names) or here
-        document.problem((*path, key), "unknown key", hint)
+        document.problem((*path, key), "unknown key", _nearest(key, names) or here)
 
 
 def _nearest(word: Any, names: list[str]) -> str | None:

@@ -1,7 +1,7 @@
 """The keys of `remediations:`: what is done about which incident. The defaults do nothing."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Final, Literal
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -59,8 +59,6 @@ class Remediation(Struct, frozen=True, kw_only=True):
     """Maximum executions per run in 24 hours: a third restart does not cure what two did not."""
     attempts: Annotated[int, Meta(ge=1)] = 3
     """Maximum restarts without a new checkpoint. Then the job is cancelled and not restarted."""
-
-    RENAMED: ClassVar[Mapping[str, str]] = {"lasting": "for"}
 
     @property
     def acts(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -154,12 +154,6 @@ class Config(Struct, frozen=True, kw_only=True):
     max_runs: Annotated[int, Meta(ge=1)] = 1000
     """Maximum runs at once. Each has some 70 series, and a scrape of 70,000 takes a second."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-
-    RENAMED: ClassVar[Mapping[str, str]] = {
-        "hold": "for", "stop_wait": "shutdown_grace_period", "intake": "receiver", "policies": "remediations",
-        "dialects": "formats", "follow": "poll_interval",
-    }  # fmt: skip
-    """Old key -> new key, for the error message about an unknown key."""
 
     @property
     def pushed(self) -> str:

@@ -11,8 +11,8 @@ from msgspec import Struct, field
 
 from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings, Severity
 from megatron_monitor.parsers import events
-from megatron_monitor.parsers.dialects import dialect_of
 from megatron_monitor.parsers.events import Event
+from megatron_monitor.parsers.programs import program_of
 from megatron_monitor.run.derived import at_risk_seconds
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
@@ -183,7 +183,7 @@ class CheckpointFailed(Rule):
         if save.scheduled:
             known = self.longest_async
             return known is not None and save.lines > _ASYNCHRONOUS_FACTOR * max(known, _ITERATIONS)
-        reports = self.completed > 0 or dialect_of(state.attempt.dialect).reports_saves
+        reports = self.completed > 0 or program_of(state.attempt.format).reports_saves
         return reports and save.lines > _ITERATIONS and save.seconds >= _MINIMUM
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:

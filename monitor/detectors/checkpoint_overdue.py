@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, RuleSettings, Severity
-from megatron_monitor.parsers.dialects import dialect_of
 from megatron_monitor.parsers.events import CheckpointSaved
+from megatron_monitor.parsers.programs import program_of
 from megatron_monitor.run.derived import at_risk_seconds
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import Attempt, RunState
@@ -105,7 +105,7 @@ class CheckpointOverdue(Rule):
         """The limit of this run, with `line` iterations a line, if anything lets one expect it to save."""
         planned = attempt.topology.save_interval
         if not self.saves:
-            if not planned or not attempt.topology.saves or not dialect_of(attempt.dialect).reports_saves:
+            if not planned or not attempt.topology.saves or not program_of(attempt.format).reports_saves:
                 return None
             return Limit(False, f"the arguments say every {planned} iterations", _NEVER_FACTOR * planned + line)
         usual = self._usual()

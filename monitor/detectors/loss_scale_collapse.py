@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from msgspec import field
 
 from megatron_monitor.detectors.base import AttemptRule, Finding, RuleSettings, Severity, stated, unless_standing
-from megatron_monitor.parsers.dialects import dialect_of
 from megatron_monitor.parsers.events import LossScaleExhausted, OverflowSkipped
+from megatron_monitor.parsers.programs import program_of
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high
@@ -77,7 +77,7 @@ class LossScaleCollapse(AttemptRule):
         """See the scale of each step."""
         attempt = state.attempt
         lines, first, changed = attempt.whole_lines, attempt.first_iteration, False
-        minimum = dialect_of(attempt.dialect).minimum_loss_scale or _MINIMUM
+        minimum = program_of(attempt.format).minimum_loss_scale or _MINIMUM
         for step in steps:
             scale = step.loss_scale
             if scale is None or scale <= 0 or not step.counted or (scale == 1.0 and not self.line_scale):

@@ -68,9 +68,9 @@ class NanLoss(AttemptRule):
     """Further losses that have been numbers: one that never was is not computed."""
     engine: str = ""
     """What the engine's own line printed beside a loss that is gone."""
-    dialect: str | None = None
+    format: str | None = None
     """Whose lines these were: another program prints other values."""
-    handed_on = ("printed", "last_loss", "finite", "dialect")
+    handed_on = ("printed", "last_loss", "finite", "format")
     """A loss that the attempt before printed may be gone in the first line of the next one."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
@@ -78,8 +78,8 @@ class NanLoss(AttemptRule):
         attempt = state.attempt
         changed = False
         source, checkpoint = attempt.step_source, state.learned.checkpoints.last_iteration
-        if attempt.dialect != self.dialect:
-            self.dialect, self.printed, self.finite = attempt.dialect, 0, []
+        if attempt.format != self.format:
+            self.format, self.printed, self.finite = attempt.format, 0, []
         for step in steps:
             loss = step.loss
             if step.reported and source == "iteration":

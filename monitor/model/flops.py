@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from megatron_monitor.model.topology import Topology
-from megatron_monitor.parsers.dialects import dialect_of
+from megatron_monitor.parsers.programs import program_of
 
 _PRINTED_SINCE = 1_640_995_200.0  # 2022: programs of 2021 printed no TFLOPs, people worked them out by the notes' rule
 
@@ -257,22 +257,22 @@ FORMULAS: dict[str, Formula] = {
 """The order in which a printed number is explained."""
 
 
-def formulas_of(dialect: str | None) -> tuple[str, ...]:
+def formulas_of(format_name: str | None) -> tuple[str, ...]:
     """The formulas that a program has printed by, its newest first; empty for a program that is not known."""
-    return dialect_of(dialect).formulas
+    return program_of(format_name).formulas
 
 
 def computed_tflops(
-    topology: Topology, seconds: float, batch_size: int | None, sequence_length: int | None, dialect: str | None,
+    topology: Topology, seconds: float, batch_size: int | None, sequence_length: int | None, format_name: str | None,
     formula: str | None = None, at: float | None = None,
 ) -> tuple[str, float] | None:  # fmt: skip
     """(formula, TFLOP/s per GPU): `formula` if it is given and computable, else the rule of 2021's notes for a log of
-    that time, else the dialect's newest, else PR 251. `at`: Unix seconds by the log's own clock.
+    that time, else the format's newest, else PR 251. `at`: Unix seconds by the log's own clock.
     """
     if not batch_size or not sequence_length:
         return None
     noted = "seed" if at is not None and at < _PRINTED_SINCE else None
-    for name in (formula, noted, (*formulas_of(dialect), "bigscience")[0]):
+    for name in (formula, noted, (*formulas_of(format_name), "bigscience")[0]):
         if name in FORMULAS:
             value = FORMULAS[name](topology, seconds, batch_size, sequence_length)
             if value is not None:
@@ -286,7 +286,7 @@ def explain_printed(
     """The formula that gives the printed TFLOP/s per GPU, those of the run's own program first; None if none does."""
     if not batch_size or not sequence_length or not 0 < printed < float("inf"):
         return None
-    own = formulas_of(topology.dialect)
+    own = formulas_of(topology.format)
     for name in (*own, *(other for other in FORMULAS if other not in own)):
         value = FORMULAS[name](topology, seconds, batch_size, sequence_length)
         if value is not None and prints_as(value, printed):
@@ -300,7 +300,7 @@ def nearest_formula(
     """(formula, TFLOP/s per GPU) that comes closest to the printed figure, of those of the run's own program and the
     notes' rule: of many formulas some fits by chance.
     """
-    own = formulas_of(topology.dialect) or ("bigscience", "megatron_deepspeed_2021", "megatron_lm_2026")
+    own = formulas_of(topology.format) or ("bigscience", "megatron_deepspeed_2021", "megatron_lm_2026")
     values = ((name, FORMULAS[name](topology, seconds, batch, sequence)) for name in (*own, "seed"))
     found = [(name, value) for name, value in values if value is not None and value > 0]
     return min(found, key=lambda item: abs(item[1] - printed), default=None)

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from megatron_monitor.model import arguments
 from megatron_monitor.parsers import events
-from megatron_monitor.parsers.dialects import GPT_NEOX
 from megatron_monitor.parsers.engine.fields import integer, whole
 from megatron_monitor.parsers.events import Event
+from megatron_monitor.parsers.programs import GPT_NEOX
 
 
 class Topology(Struct):
@@ -71,7 +71,7 @@ class Topology(Struct):
     trainer: bool | None = None
     """HF's Trainer: each GPU holds the whole model, or its ZeRO share of it."""
     gpu_name: str | None = None
-    dialect: str | None = None
+    format: str | None = None
     own_batch: bool | None = None
     """The loop's own arguments tell the batch: what DeepSpeed's configuration calls so is not what is trained with."""
     rampup: tuple[int, int, int] | None = None
@@ -113,7 +113,7 @@ _LABELS = {
     "world_size": "world_size", "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
     "dp": "data_parallel_size", "mbs": "micro_batch_size", "layers": "layers", "hidden": "hidden_size",
     "heads": "attention_heads", "seq_len": "sequence_length", "dtype": "dtype", "zero_stage": "zero_stage",
-    "dialect": "dialect",
+    "format": "format",
 }  # fmt: skip
 _PRECISIONS = (
     ("bfloat16", "bf16"), ("bf16", "bf16"), ("fp16", "fp16"), ("float16", "fp16"), ("half", "fp16"),
@@ -162,7 +162,7 @@ def sizes_from_arguments(values: dict[str, str]) -> dict[str, Any]:
         case {"stage": int(stage)}:
             reported.setdefault("zero_stage", stage)
     if GPT_NEOX.argument in values:
-        reported["dialect"] = GPT_NEOX.name
+        reported["format"] = GPT_NEOX.name
         # gpt-neox counts a model parallel size of 0 pipeline stages as one
         if _whole(values.get("pipe_parallel_size")) == 0:
             reported["pipeline_parallel_size"] = 1

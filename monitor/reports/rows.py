@@ -84,7 +84,7 @@ class Row:
     zero_stage: int | None = None
     activation_checkpointing: str | None = None
     gpu: str | None = None
-    dialect: str | None = None
+    format: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     software: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -141,7 +141,7 @@ def _configuration(row: Row, state: RunState) -> None:
     row.gpus = topology.world_size
     row.global_batch_size = derived.batch_size(state)
     row.sequence_length = derived.sequence_length(state)
-    row.gpu, row.dialect = topology.gpu_name, attempt.dialect
+    row.gpu, row.format = topology.gpu_name, attempt.format
     counted = parameters(topology)
     row.parameters = topology.parameters or (counted[0] if counted else None)
     per_node = topology.processes_per_node
@@ -200,7 +200,7 @@ def _compute(
     """What sizes and seconds give. `formula`: the one that gives what is `printed`."""
     attempt, batch, sequence = state.attempt, row.global_batch_size, row.sequence_length
     first = state.log_clock_first
-    computed = flops.computed_tflops(attempt.topology, seconds, batch, sequence, attempt.dialect, formula, first)
+    computed = flops.computed_tflops(attempt.topology, seconds, batch, sequence, attempt.format, formula, first)
     if computed is not None:
         row.tflops_computed = computed[1]
         row.tflops_formula = formula if printed else computed[0]

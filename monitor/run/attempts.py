@@ -13,12 +13,12 @@ without lost work.
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from megatron_monitor.parsers import events
-from megatron_monitor.parsers.dialects import BY_NAME
 from megatron_monitor.parsers.events import EngineStepLogged, Event, IterationLogged
+from megatron_monitor.parsers.programs import BY_NAME
 from megatron_monitor.run.ending import MOMENT
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import EventContext
-from megatron_monitor.run.restarts import begin_attempt, enter, program_of, stamp_of, take_back, withdraw
+from megatron_monitor.run.restarts import begin_attempt, enter, program_name, stamp_of, take_back, withdraw
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.sources import PRECEDENCE, StepSource
 
@@ -225,7 +225,7 @@ def take_iteration(state: RunState, event: IterationLogged, context: EventContex
         state.copies.moved(context.source, event.iteration, number)
     if not _follow(state, seen, context):
         return False
-    take_over(state, "iteration", event.dialect, context)
+    take_over(state, "iteration", event.format, context)
     state.copies.remember(event, context.source, state.attempt.number)
     return True
 
@@ -237,9 +237,9 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
         if attempt.step_source == "engine" and last is not None and iteration < last:
             return "another program's step goes back"
         counted = attempt.step_source == "trainer"
-    if last is not None and event.dialect != attempt.dialect and _is_second_format(state, event, source):
+    if last is not None and event.format != attempt.format and _is_second_format(state, event, source):
         return "step of another format"
-    if iteration == last and event.dialect not in BY_NAME:
+    if iteration == last and event.format not in BY_NAME:
         return "step of another format"  # a redrawn progress bar
     highest = state.learned.highest_iteration
     known = highest is not None and iteration <= highest
@@ -259,7 +259,7 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
         return "late step"
     return (
         "step goes back"
-        if program_of(event.dialect) == program_of(attempt.dialect)
+        if program_name(event.format) == program_name(attempt.format)
         else "another program's step goes back"
     )
 
@@ -269,10 +269,10 @@ def _is_second_format(state: RunState, event: IterationLogged, source: str) -> b
     logger, MLPerf's log and the trainer's. A line that is too far ahead counts as a step.
     """
     attempt = state.attempt
-    if event.dialect in BY_NAME and attempt.dialect in BY_NAME:
+    if event.format in BY_NAME and attempt.format in BY_NAME:
         return False  # two versions of Megatron's line
     last, iteration = attempt.last_iteration or 0, event.iteration
-    author = f"{source} {event.dialect}"
+    author = f"{source} {event.format}"
     cursor = state.copies.positions.get(author)
     before = cursor.last_iteration if cursor is not None else None
     if before is not None and iteration < before:
@@ -302,7 +302,7 @@ def _see_engine_step(state: RunState, event: EngineStepLogged, number: int) -> S
     return _see_another(state, number) or ("step goes back" if number < last else "new step")
 
 
-def take_engine(state: RunState, event: EngineStepLogged, dialect: str, context: EventContext) -> bool:
+def take_engine(state: RunState, event: EngineStepLogged, format_name: str, context: EventContext) -> bool:
     """Return True if the engine counts the steps. If another source counts and its attempt is over, an engine step that
     is not late begins an attempt of another program.
     """
@@ -313,7 +313,7 @@ def take_engine(state: RunState, event: EngineStepLogged, dialect: str, context:
         and (engine_step is None or event.step < engine_step)
     ):
         _follow(state, "another program's step goes back", context)
-    return take_over(state, "engine", dialect, context)
+    return take_over(state, "engine", format_name, context)
 
 
 def _is_over(attempt: Attempt) -> bool:
@@ -321,7 +321,7 @@ def _is_over(attempt: Attempt) -> bool:
     return attempt.phase in ENDED and not attempt.unconfirmed
 
 
-def take_over(state: RunState, name: StepSource, dialect: str, context: EventContext) -> bool:
+def take_over(state: RunState, name: StepSource, format_name: str, context: EventContext) -> bool:
     """Return True if this step source counts from now on. A better source repeats the steps that DeepSpeed's engine
     reported before, so those are taken back.
     """
@@ -335,7 +335,7 @@ def take_over(state: RunState, name: StepSource, dialect: str, context: EventCon
     if before == "trainer" and attempt.trainer.inferred:
         attempt = withdraw(state)
     elif before is not None:
-        state.learned.programs, state.learned.has_engine_steps = [program_of(dialect)], before == "engine"
+        state.learned.programs, state.learned.has_engine_steps = [program_name(format_name)], before == "engine"
         take_back(state)
     attempt.step_source, attempt.log_interval = name, None
     return True

@@ -55,7 +55,7 @@ def computed_tflops(state: RunState) -> tuple[str, float] | None:
         seconds,
         batch_size(state),
         sequence_length(state),
-        attempt.dialect,
+        attempt.format,
         attempt.tflops_formula,
         state.log_clock_first,
     )

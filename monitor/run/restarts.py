@@ -11,8 +11,8 @@ import msgspec
 from megatron_monitor.model import topology as topologies
 from megatron_monitor.model.arguments import model_arguments
 from megatron_monitor.parsers import events
-from megatron_monitor.parsers.dialects import dialect_of
 from megatron_monitor.parsers.events import Event
+from megatron_monitor.parsers.programs import program_of
 from megatron_monitor.run.ending import PLANNED, Evidence
 from megatron_monitor.run.nodes import freeze_node_list, nodes_of, suspects
 from megatron_monitor.run.phases import Phase, drawn_as
@@ -183,9 +183,9 @@ def retire(state: RunState, at: float) -> None:
         enter(state, "finished", at)
 
 
-def program_of(dialect: str | None) -> str:
+def program_name(format_name: str | None) -> str:
     """Return the program of a format. All versions of Megatron's line are one program."""
-    return "megatron" if dialect_of(dialect).megatron else dialect or ""
+    return "megatron" if program_of(format_name).megatron else format_name or ""
 
 
 def first_of_attempt(state: RunState, iteration: int, *, first: bool) -> None:
@@ -200,7 +200,7 @@ def first_of_attempt(state: RunState, iteration: int, *, first: bool) -> None:
     if attempt.step_source == "engine" and state.learned.has_engine_steps and first:
         return
     attempt.resumed = True
-    program = program_of(attempt.dialect)
+    program = program_name(attempt.format)
     another = bool(state.learned.programs) and program not in state.learned.programs
     if another:
         state.learned = LearnedBehavior(

@@ -89,7 +89,7 @@ class Attempt:
     """True: a number of the loop's line that might count samples counts steps."""
     trainer: TrainerState = field(default_factory=TrainerState)
     engine: EngineState = field(default_factory=EngineState)
-    dialect: str | None = None
+    format: str | None = None
     latest: LatestValues = field(default_factory=LatestValues)
     resumed: bool = False
     """True: its first iteration has shown how much work the end of the attempt before cost."""
@@ -241,7 +241,7 @@ class LearnedBehavior:
     """What attempts of one program teach about the next. Attempts of another program start without it."""
 
     programs: list[str] = field(default_factory=list)
-    """Programs with counted steps, by `program_of`: a loop may use DeepSpeed's engine."""
+    """Programs with counted steps, by `program_name`: a loop may use DeepSpeed's engine."""
     step_source: StepSource | None = None
     """The step source that counted."""
     has_engine_steps: bool = False

@@ -96,7 +96,7 @@ def arguments(scenario: Scenario, first_iteration: int) -> str:
 
 def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iterator[tuple[float, str]]:
     """(share of the start-up time, text) from the attempt at `begun` on: banners, arguments, milestones."""
-    if not scenario.program.dialect.megatron:
+    if not scenario.program.facts.megatron:
         examples = scenario.iterations * scenario.global_batch_size
         yield 0.1, say("running", scenario, begun, examples=examples)
         return
@@ -125,8 +125,8 @@ def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iter
 def _tflops(scenario: Scenario, step: StepFigures) -> float:
     if scenario.printed_tflops is not None:
         return scenario.printed_tflops * scenario.seconds_per_iteration / step.elapsed
-    topology, dialect = topology_of(scenario), scenario.program.dialect.name
-    found = flops.computed_tflops(topology, step.elapsed, step.batch_size, scenario.sequence_length, dialect)
+    topology, format_name = topology_of(scenario), scenario.program.facts.name
+    found = flops.computed_tflops(topology, step.elapsed, step.batch_size, scenario.sequence_length, format_name)
     return found[1] if found else 0.0
 
 

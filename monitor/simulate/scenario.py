@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pkgutil import get_data
 from typing import Any
 
-from megatron_monitor.parsers.dialects import BY_NAME, Program
+from megatron_monitor.parsers.programs import BY_NAME, Program
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedProgram:
-    """What is simulated of a dialect: one version of it."""
+    """What is simulated of a format: one version of it."""
 
-    dialect: Program
+    facts: Program
     text: str
     """For `--help`."""
     says: dict[str, str]
@@ -26,22 +26,22 @@ class SimulatedProgram:
     @property
     def counts_overhead(self) -> bool:
         """Whether the time per iteration holds the save and evaluation before it."""
-        return self.dialect.megatron and not (self.stamped and self.dialect.pauses_timer_if_stamped)
+        return self.facts.megatron and not (self.stamped and self.facts.pauses_timer_if_stamped)
 
 
 def _program(
-    dialect: str, text: str, stamped: bool = False, parts: Sequence[dict[str, Any]] = (), **says: str
+    format_name: str, text: str, stamped: bool = False, parts: Sequence[dict[str, Any]] = (), **says: str
 ) -> SimulatedProgram:
-    known = BY_NAME.get(dialect) or Program(dialect, megatron=False)
+    known = BY_NAME.get(format_name) or Program(format_name, megatron=False)
     return SimulatedProgram(known, text, {**TEXTS["shared"], **says}, stamped, tuple(parts))
 
 
 TEXTS: dict[str, Any] = tomllib.loads((get_data("megatron_monitor.simulate", "programs.toml") or b"").decode())
 PROGRAMS: dict[str, SimulatedProgram] = {name: _program(**row) for name, row in TEXTS["programs"].items()}
-DIALECTS: dict[str, SimulatedProgram] = {
+WITH_MEGATRON_SETUP: dict[str, SimulatedProgram] = {
     name: program for name, program in PROGRAMS.items() if "begin" not in program.says
 }
-"""Without those that are data (parsers/formats): these save without a word."""
+"""Programs that print Megatron's lines of set-up and of saves."""
 FAULTS: dict[str, str] = TEXTS["faults"]
 
 
@@ -65,7 +65,7 @@ class Fault:
 class Scenario:
     """A training. The defaults are BLOOM's sizes with shorter intervals; a size of 0 is not printed."""
 
-    dialect: str = "bigscience"
+    format: str = "bigscience"
     iterations: int = 500
     first_iteration: int = 1
     seconds_per_iteration: float = 105.22
@@ -113,19 +113,19 @@ class Scenario:
     """Iteration lines of which one has timers."""
     faults: tuple[Fault, ...] = ()
     start_epoch: float = 1_767_225_600.0
-    """Unix seconds of the first line, for dialects that print times (UTC)."""
+    """Unix seconds of the first line, for formats that print times (UTC)."""
 
     def __post_init__(self) -> None:
-        """Refuse a dialect that does not exist and sizes that do not fit."""
-        if self.dialect not in PROGRAMS:
-            raise ValueError(f"{self.dialect!r} is no dialect; there are {', '.join(sorted(PROGRAMS))}")
+        """Refuse a format that does not exist and sizes that do not fit."""
+        if self.format not in PROGRAMS:
+            raise ValueError(f"{self.format!r} is not a format; there are {', '.join(sorted(PROGRAMS))}")
         if self.printed_dp is None and self.world_size % (self.tp * self.pp):
             raise ValueError(f"world size {self.world_size} is no multiple of tp x pp = {self.tp * self.pp}")
 
     @property
     def program(self) -> SimulatedProgram:
         """The program that prints the log."""
-        return PROGRAMS[self.dialect]
+        return PROGRAMS[self.format]
 
     @property
     def dp(self) -> int:

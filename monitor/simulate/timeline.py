@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import IO, Any, NamedTuple
 
-from megatron_monitor.parsers.dialects import DEEPSPEED
+from megatron_monitor.parsers.programs import DEEPSPEED
 from megatron_monitor.simulate import lines, timers
 from megatron_monitor.simulate.lines import StepFigures, say
 from megatron_monitor.simulate.scenario import TEXTS, Fault, Scenario
@@ -166,7 +166,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     step = StepFigures(
         run.iteration, run.samples, batch, elapsed, _learning_rate(scenario, run) * run.rate_factor, loss, norm,
         run.loss_scale if scenario.fp16 else 1.0, skipped, generation,
-        loading if scenario.program.dialect is DEEPSPEED else 0.0,
+        loading if scenario.program.facts is DEEPSPEED else 0.0,
     )  # fmt: skip
     text = say("step", scenario, run.at, step=step)
     truth = {"pure_seconds": pure, **step._asdict()}
@@ -178,7 +178,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
 
 def _memory(scenario: Scenario, run: _Run, faults: dict[str, Fault]) -> Iterator[Emission]:
     """Reports of memory behind an iteration's line."""
-    if run.since_start == scenario.log_interval and scenario.program.dialect.megatron:
+    if run.since_start == scenario.log_interval and scenario.program.facts.megatron:
         yield Emission(run.at, lines.memory_lines(scenario, run.iteration))
     grows, leaks = faults.get("memory_growth"), faults.get("memory_leak")
     if grows is not None and (run.iteration - grows.at) % 10 == 0:
@@ -268,8 +268,8 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
             yield Emission(run.at, lines.validation(scenario, run.iteration, index, loss, run.at))
             if "hang_evaluation" in kinds:
                 return True
-    dialect = scenario.program.dialect
-    saves = scenario.save_interval and (dialect.megatron or dialect is DEEPSPEED) and "saves_stop" not in kinds
+    program = scenario.program.facts
+    saves = scenario.save_interval and (program.megatron or program is DEEPSPEED) and "saves_stop" not in kinds
     if saves and run.iteration % scenario.save_interval == 0:
         return (yield from _save(scenario, run, active, kinds))
     return False

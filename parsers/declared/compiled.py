@@ -1,4 +1,4 @@
-"""A dialect as rules of the engine: the more specific mark is asked first.
+"""A format as rules of the engine: the more specific mark is asked first.
 
 Lines with the same mark are one rule, which reads the line once. A block is gathered: its event comes with the first
 line that is none of it, or when it has stood complete at the end of its log for a while (`SourceReader.settle`).
@@ -79,35 +79,35 @@ class BlockRule(Gatherer):
         return [event for said in _answer(self.readings, below, line) for event in said.events()]
 
 
-def rules_of(dialects: Iterable[Format]) -> tuple[Rule, ...]:
-    """The rules of the lines of these dialects that a mark finds, the most specific first."""
+def rules_of(log_formats: Iterable[Format]) -> tuple[Rule, ...]:
+    """The rules of the lines of these formats that a mark finds, the most specific first."""
     found: list[tuple[int, Rule]] = []
-    for dialect in dialects:
-        prefixes = tuple(LineMark(text) for text in dialect.prefixes)
+    for log_format in log_formats:
+        prefixes = tuple(LineMark(text) for text in log_format.prefixes)
         by_mark: dict[tuple[str, bool], list[LineReader]] = {}
-        for spec in (spec for spec in dialect.lines if spec.line):
-            by_mark.setdefault((spec.line, spec.anywhere), []).append(LineReader(dialect, spec, prefixes))
+        for spec in (spec for spec in log_format.lines if spec.line):
+            by_mark.setdefault((spec.line, spec.anywhere), []).append(LineReader(log_format, spec, prefixes))
         for readings in by_mark.values():
             weight = readings[0].mark.weight + (0 if readings[0].spec.anywhere else 1)
-            found.append((weight, _rule(dialect, tuple(readings))))
+            found.append((weight, _rule(log_format, tuple(readings))))
     found.sort(key=lambda item: -item[0])
     return tuple(rule for _, rule in found)
 
 
-def expressions_of(dialect: Format, make: Callable[[str], Any] = lazy) -> tuple[Rule, ...]:
+def expressions_of(log_format: Format, make: Callable[[str], Any] = lazy) -> tuple[Rule, ...]:
     """The rules of its lines that regular expressions find, in their order; `make` makes a pattern of its text."""
     found = []
-    rows = [spec for spec in dialect.lines if spec.regex]
-    for name, several in groupby(rows, lambda spec: spec.rule or f"{dialect.name}.{spec.means}"):
+    rows = [spec for spec in log_format.lines if spec.regex]
+    for name, several in groupby(rows, lambda spec: spec.rule or f"{log_format.name}.{spec.means}"):
         specs = tuple(several)
         one, anchors = Expressions(specs, make), tuple(anchor.encode() for spec in specs for anchor in spec.anchors)
         found.append(Rule(name, anchors, one.read, one.by_shape))
     return tuple(found)
 
 
-def _rule(dialect: Format, readings: tuple[LineReader, ...]) -> Rule:
+def _rule(log_format: Format, readings: tuple[LineReader, ...]) -> Rule:
     first = readings[0]
-    name = f"{dialect.name}.{first.spec.means}"
+    name = f"{log_format.name}.{first.spec.means}"
     if any(reading.spec.form == "block" for reading in readings):
         block = type("Block", (BlockRule,), {"readings": readings, "__doc__": BlockRule.__doc__})
         return Rule(name, (first.mark.anchor.encode(),), partial(_opened, readings, block))

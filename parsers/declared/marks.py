@@ -1,7 +1,7 @@
 """What marks a line: literal text with placeholders, such as `Training epoch {epoch}, iteration {number}/{number} |`.
 
 A placeholder is one of our names (targets.py), `{tflops GFLOP/s}` with a unit, or one of HELPERS. Two blanks in a mark
-stand for one or more, and a number may stand behind blanks, as in a column. People who write dialects write no regular
+stand for one or more, and a number may stand behind blanks, as in a column. People who write formats write no regular
 expressions: what is made here takes time in proportion to the line, whatever stands in it. For that two placeholders
 never touch, and none takes the character that follows it.
 """

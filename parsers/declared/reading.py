@@ -1,4 +1,4 @@
-"""How a line of a declared dialect is read: prefix, mark, names and values, and the events that they make."""
+"""How a line of a declared format is read: prefix, mark, names and values, and the events that they make."""
 
 import json
 import re
@@ -71,17 +71,17 @@ class Piece(NamedTuple):
 class LineReader:
     """One LineSpec, ready to read."""
 
-    def __init__(self, dialect: Format, spec: LineSpec, prefixes: tuple[LineMark, ...]) -> None:
+    def __init__(self, log_format: Format, spec: LineSpec, prefixes: tuple[LineMark, ...]) -> None:
         self.spec = spec
         self.mark = LineMark(spec.line)
         self.place = (spec.whole, spec.prefixed)
         """Readings of one mark and one place have the same head, ..."""
         self.way = (spec.form, spec.separator, spec.assign, spec.until)
         """... and of one way the same names and values."""
-        self._dialect = dialect.name
+        self._format = log_format.name
         self._prefixes = prefixes
         self._targets: dict[str, tuple[str, Convert]] = {
-            name: converter(target) for name, target in {**dialect.fields, **spec.fields}.items()
+            name: converter(target) for name, target in {**log_format.fields, **spec.fields}.items()
         }
 
     @property
@@ -196,7 +196,7 @@ class LineReader:
         if step is None:
             # a step of a later epoch, and not how many an epoch has: which one nobody knows
             if values.get("epoch") and values.get("epoch_step") is not None and "epoch_steps" not in values:
-                yield events.CustomProgressLogged(name=self.spec.name or self._dialect, **origin)
+                yield events.CustomProgressLogged(name=self.spec.name or self._format, **origin)
             return
         yield from _memory(values, step, origin)
         total = _total_of(values)
@@ -210,7 +210,7 @@ class LineReader:
             extra=extra,
             in_samples=None if samples is None else True,
             in_tokens=None if samples is not None or tokens is None else True,
-            dialect=self._dialect,
+            format=self._format,
             **known,
             **origin,
         )
@@ -223,7 +223,7 @@ class LineReader:
             kind, fields = _MEANINGS[means]
             given: dict[str, Any] = {
                 "iteration": step, "path": values.get("path"), "seconds": values.get("elapsed_seconds"),
-                "name": spec.name or self._dialect, "dataset": spec.name or "validation", "pattern": spec.name or None,
+                "name": spec.name or self._format, "dataset": spec.name or "validation", "pattern": spec.name or None,
                 "failure": spec.failure, "message": message,
                 "losses": ({"lm loss": values["lm_loss"]} if "lm_loss" in values else {}) | losses,
             }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The keys of a dialect file. `monitor/config` decodes a site's own with line and path of every error.
+"""The keys of a format file. `monitor/config` decodes a site's own with line and path of every error.
 
 A class has `problems()`, which yields (key, message) for what its values together have wrong.
 """
@@ -144,7 +144,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     anywhere: bool = False
     """The mark may stand anywhere in the line."""
     prefixed: bool = False
-    """One of the dialect's own prefixes must stand before it: other programs print the same words."""
+    """One of the format's own prefixes must stand before it: other programs print the same words."""
     whole: bool = False
     """Names and values stand before the mark, too: from the last `{` before it, else from the line's beginning."""
     form: Form = ""
@@ -161,7 +161,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     ends: str = ""
     """What the last part of a block begins with, where other lines stand between its lines; empty: none do."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Their name -> ours, with a unit where it needs one. They come before the dialect's own. Behind a regex: -> the
+    """Their name -> ours, with a unit where it needs one. They come before the format's own. Behind a regex: -> the
     event's field and its reading; of `* loss` the field holds values by what the star stands for."""
     needs: tuple[str, ...] = ()
     """Their names without which it is another line."""
@@ -223,18 +223,18 @@ class LineSpec(Struct, frozen=True, kw_only=True):
 
 
 class FormatSample(Struct, frozen=True, kw_only=True):
-    """A line as it is printed, and what it gives: the dialect's own test."""
+    """A line as it is printed, and what it gives: the format's own test."""
 
     line: str
     gives: Mapping[str, Annotated[Any, Meta(extra={"read": _sample})]] = field(default_factory=dict)
-    """Field of the event -> value, `event` names its kind; nothing: the line says nothing to this dialect."""
+    """Field of the event -> value, `event` names its kind; nothing: the line says nothing to this format."""
 
 
 class Format(Struct, frozen=True, kw_only=True):
     """One trainer's lines."""
 
     name: str
-    """The label `dialect`: small letters, digits, dashes."""
+    """The label `format`: small letters, digits, dashes."""
     about: str = ""
     """Which program prints them, and since when."""
     source: str = ""
@@ -246,7 +246,7 @@ class Format(Struct, frozen=True, kw_only=True):
     """What the program's logger puts before a line, with `{time}` where it prints one. Prefixes of launchers (torchrun,
     Ray, srun, pdsh, containers) are known already."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Their name -> ours in every line of this dialect."""
+    """Their name -> ours in every line of this format."""
     lines: Annotated[tuple[LineSpec, ...], Meta(min_length=1)]
     samples: Annotated[tuple[FormatSample, ...], Meta(min_length=1)]
 

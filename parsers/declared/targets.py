@@ -1,6 +1,6 @@
 """What a name in a line can stand for, in which units it may be printed, and how the groups of an expression are read.
 
-A dialect writes `their_name: our_name unit`: `train_step_timing in s: seconds_per_iteration`, `mem_mb: allocated MiB`.
+A format writes `their_name: our_name unit`: `train_step_timing in s: seconds_per_iteration`, `mem_mb: allocated MiB`.
 """
 
 import re
@@ -142,7 +142,7 @@ UNITS: Final[dict[str, dict[str, Convert]]] = {
 """Our name -> the units in which it may be printed -> how such text is read; the unit without a name is the usual."""
 
 
-@cache  # names come again in every line of every dialect
+@cache  # names come again in every line of every format
 def converter(target: str) -> tuple[str, Convert]:
     """`allocated MiB` as our name and the reading of its text. Raises ValueError with what is wrong."""
     name, _, unit = target.strip().partition(" ")

@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from msgspec import field
 
-from megatron_monitor.parsers.dialects import MEGATRON_LM
 from megatron_monitor.parsers.events.base import Event, Remark
+from megatron_monitor.parsers.programs import MEGATRON_LM
 
 Part = Literal["rollout", "reward", "logprobs", "training", "sync"]
 """What a step of reinforcement learning is made of, in its order: responses are generated, scored, given their log
@@ -46,7 +46,7 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False, tag="iteration
     hfu: float | None = None
     losses: dict[str, float] = field(default_factory=dict)
     extra: dict[str, float | str] = field(default_factory=dict)
-    dialect: str = MEGATRON_LM.name
+    format: str = MEGATRON_LM.name
 
 
 class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False, tag="engine_step"):
@@ -65,7 +65,7 @@ class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False, tag="engine_s
     epoch: int | None = None
     micro_step: int | None = None
     train_steps: int | None = None
-    dialect: str | None = None
+    format: str | None = None
     """None: DeepSpeed's."""
     allocated_bytes: int | None = None
     max_allocated_bytes: int | None = None

@@ -36,7 +36,7 @@ _KNOWN = lazy(
 @cache
 def _rules() -> tuple[Rule, ...]:
     """Of batch.yaml."""
-    return next(expressions_of(dialect) for dialect in built_in() if dialect.name == "batch")
+    return next(expressions_of(log_format) for log_format in built_in() if log_format.name == "batch")
 
 
 def _end_events(text: str, ended_at: str | None) -> list[Event]:

@@ -16,7 +16,6 @@ from typing import Any
 from msgspec import Struct, field
 
 from megatron_monitor.parsers.declared import TABLES
-from megatron_monitor.parsers.dialects import ARGONNE, recognised
 from megatron_monitor.parsers.engine.fields import (
     NUMBER,
     duration,
@@ -33,6 +32,7 @@ from megatron_monitor.parsers.engine.scan import Line, Rule
 from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import Event, IterationLogged, Malformed
 from megatron_monitor.parsers.patterns import lazy
+from megatron_monitor.parsers.programs import ARGONNE, recognised
 
 # ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`
 _START = lazy(r"iteration[ ]{1,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
@@ -171,7 +171,7 @@ def read_fields(line: Line, lead: tuple[int, int], rest: tuple[int, int], split:
 
 
 def iterations(
-    line: Line, start: re.Pattern[str], split: _Split, dialect: str | None = None
+    line: Line, start: re.Pattern[str], split: _Split, format_name: str | None = None
 ) -> Iterator[Event | Spanned]:
     """Every iteration line that stands in the line; text before and after it is tolerated."""
     text = line.text
@@ -189,11 +189,11 @@ def iterations(
             total = line.span(match.span(2), integer) if match[2].isdecimal() else None
             values = {
                 "iteration": line.span(match.span(1), int), "train_iterations": total, "losses": found.losses,
-                "extra": found.extra, "dialect": dialect or recognised(found.names),
+                "extra": found.extra, "format": format_name or recognised(found.names),
             }  # fmt: skip
             yield Spanned(IterationLogged, values | found.values | line.origin_spans)
         elif not before and found.names:
-            yield Malformed(rule=f"{dialect or 'megatron'}.iteration", text=text.strip()[:500], **line.origin)
+            yield Malformed(rule=f"{format_name or 'megatron'}.iteration", text=text.strip()[:500], **line.origin)
 
 
 def _is_word(character: str) -> bool:
@@ -213,7 +213,7 @@ def _argonne_pair(piece: str) -> tuple[str, str] | None:
     return (TABLES["argonne"].get(name, name), value.strip()) if separator and name else None
 
 
-_ARGONNE = partial(iterations, start=_ARGONNE_START, split=_argonne_pair, dialect=ARGONNE.name)
+_ARGONNE = partial(iterations, start=_ARGONNE_START, split=_argonne_pair, format_name=ARGONNE.name)
 # What _START begins with; `iteration ` alone would also want every `per iteration (ms)`.
 _ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
 

@@ -79,7 +79,7 @@ def runs() -> list[Run]:
     hung_at = -DEAD_SINCE - 14.8 * 200 - 200  # two hundred iterations, two saves, then the evaluation that hangs
     other = {**small, "tp": 1, "pp": 2, "seconds_per_iteration": 14.4, "seed": 5}
     growing = {**small, "seed": 9, "save_interval": 0, "seconds_per_iteration": 6.8}
-    healthy = _scenario(mid, dialect="megatron-lm", launch_blocking=0)
+    healthy = _scenario(mid, format="megatron-lm", launch_blocking=0)
     diverging = _scenario(tiny, Fault("scale_cycle", 200), Fault("divergence", 960), fp16=True)
     return [
         Run("gpt-13b-base", ((began, healthy),), (FIRST, SECOND)),
@@ -96,5 +96,5 @@ def runs() -> list[Run]:
         Run("gpt-40b-no-exit", ((began, _scenario(moe, Fault("hang", 1100), seed=8)),),
             says={-2100.0: LAST_LINE}),
         Run("t5-11b-memory", ((began, _scenario(growing, Fault("memory_growth", 700))),)),
-        Run("qwen-7b-grpo", ((-HOUR, _scenario(small, dialect="verl", iterations=100, seconds_per_iteration=180.0)),)),
+        Run("qwen-7b-grpo", ((-HOUR, _scenario(small, format="verl", iterations=100, seconds_per_iteration=180.0)),)),
     ]  # fmt: skip

@@ -26,11 +26,11 @@ SMALL = {"world_size": 16, "tp": 1, "pp": 1, "global_batch_size": 256, "layers":
 
 def training(kind: str, form: str, *, every: int = 1, **more: object) -> Played:
     """240 iterations of 2 s whose 120th begins a fault of 5 %, with timers in `form`; none without a `kind`."""
-    dialect = {"one": "megatron-lm-2021", "engine": "microsoft"}.get(form, "megatron-lm")
+    format_name = {"one": "megatron-lm-2021", "engine": "microsoft"}.get(form, "megatron-lm")
     faults = (Fault(kind, 120),) if kind else ()
     sizes = SMALL | more
     settings = {"timers": form, "timers_every": every, "seed": 2, "iterations": 240, "save_interval": 0}
-    scenario = Scenario(dialect=dialect, seconds_per_iteration=2.0, faults=faults, **settings, **sizes)  # type: ignore[arg-type]
+    scenario = Scenario(format=format_name, seconds_per_iteration=2.0, faults=faults, **settings, **sizes)  # type: ignore[arg-type]
     return play(texts(scenario))
 
 
@@ -127,7 +127,7 @@ def test_timers_of_every_tenth_line_tell_it_later() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "words", "others"),
+    ("format_name", "words", "others"),
     [
         ("megatron-lm", "at the next restart --timing-log-level 2 (", "wall_clock_breakdown"),
         ("bigscience", '"wall_clock_breakdown": true in DeepSpeed\'s configuration', "--timing-log-level"),
@@ -137,13 +137,13 @@ def test_timers_of_every_tenth_line_tell_it_later() -> None:
         ("nemo", "NsysCallback", "wall_clock_breakdown"),
     ],
 )
-def test_without_timers_it_says_how_to_get_them(dialect: str, words: str, others: str) -> None:
+def test_without_timers_it_says_how_to_get_them(format_name: str, words: str, others: str) -> None:
     """From the program that wrote the log, in its own words, and names no cause."""
     reported: Transition = fault(
         "slowdown",
         120,
         iterations=150,
-        dialect=dialect,
+        format=format_name,
         seconds_per_iteration=60.0,
         factor=1.3,
         save_interval=0,
@@ -181,13 +181,13 @@ def test_timers_that_do_not_explain_it_name_nothing(slower: dict[str, tuple[floa
     assert found.cause == ("outside_timers" if slower is LEVEL_2 else "unknown")
 
 
-@pytest.mark.parametrize("dialect", ["megatron-lm", "bigscience", "deepspeed"])
-def test_saves_that_take_longer_are_told(dialect: str) -> None:
+@pytest.mark.parametrize("format_name", ["megatron-lm", "bigscience", "deepspeed"])
+def test_saves_that_take_longer_are_told(format_name: str) -> None:
     """After the third, whether the loop's clock runs during a save or not, or no line tells of its end; saves that only
     vary are none.
     """
     sizes: dict[str, object] = {"seconds_per_iteration": 10.0, "save_interval": 50, "save_seconds": 20.0} | SMALL
-    slow = fault("slow_save", 520, iterations=800, dialect=dialect, **sizes).firing("slowdown")
+    slow = fault("slow_save", 520, iterations=800, format=format_name, **sizes).firing("slowdown")
     assert (slow.evidence["cause"], slow.onset_iteration) == ("checkpoint", 550)
     assert slow.evidence["ratio"] == pytest.approx(1.048, abs=0.003)
     varied = [20.0, 26.0, 18.0, 31.0, 22.0, 24.0, 39.0, 44.0, 30.0, 47.0, 45.0, 38.0]
@@ -199,7 +199,7 @@ def test_saves_that_take_longer_are_told(dialect: str) -> None:
 def test_a_hang_says_what_the_pace_said_before() -> None:
     """The network had become slower; then it stood still."""
     faults = (Fault("slow_network", 120), Fault("hang", 150))
-    scenario = Scenario(dialect="megatron-lm", timers="range", iterations=200, save_interval=0, faults=faults,
+    scenario = Scenario(format="megatron-lm", timers="range", iterations=200, save_interval=0, faults=faults,
                         seconds_per_iteration=2.0, **SMALL)  # type: ignore[arg-type] # fmt: skip
     reported = play(texts(scenario), after=600).firing("hang")
     assert "before it iterations had taken +4.8 % since iteration 120" in reported.summary
@@ -212,7 +212,7 @@ def test_launches_at_locked_clocks() -> None:
     text: list[tuple[float, str]] = []
     at = 0.0
     for attempt, (clock, seconds) in enumerate(((1050, 16.8), (967, 18.2))):
-        texts_of = timeline(Scenario(dialect="microsoft", iterations=50, seconds_per_iteration=seconds, noise=0.002,
+        texts_of = timeline(Scenario(format="microsoft", iterations=50, seconds_per_iteration=seconds, noise=0.002,
                                      save_interval=0, seed=attempt, **SMALL))  # type: ignore[arg-type] # fmt: skip
         text.append((at, locked.format(*[clock] * 8)))
         text += [(at + emission.at, emission.text) for emission in texts_of]

@@ -10,7 +10,7 @@ from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.state import RunState
-from megatron_monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline
+from megatron_monitor.simulate import FAULTS, WITH_MEGATRON_SETUP, Fault, Scenario, timeline
 from tests.conftest import spread
 
 _AT_THE_END = {"configuration", "launch_blocking"}
@@ -35,9 +35,9 @@ def memories(entries: list[LogEvent], size: int) -> dict[str, Any]:
 @pytest.mark.parametrize(("seed", "kind"), spread(list(enumerate(sorted(FAULTS))), 3))
 def test_a_batch_of_any_size_gives_the_same(seed: int, kind: str) -> None:
     """Restarts, spikes, saves and overflows between the steps of a batch."""
-    dialects = sorted(DIALECTS)
+    programs = sorted(WITH_MEGATRON_SETUP)
     scenario = Scenario(
-        dialect=dialects[seed % len(dialects)], fp16=bool(seed % 2), seed=seed, iterations=250, save_interval=60,
+        format=programs[seed % len(programs)], fp16=bool(seed % 2), seed=seed, iterations=250, save_interval=60,
         eval_interval=70, faults=(Fault(kind, 150, factor=1.1),),
     )  # fmt: skip
     entries = events(scenario)

@@ -20,7 +20,7 @@ OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\
 def test_a_finished_log_has_one_goodput(tmp_path: Path) -> None:
     """By the log's own clock: the same in `run --once`, `replay` and `report`; the work that was lost counts once."""
     scenario = Scenario(
-        dialect="megatron-lm", iterations=60, save_interval=20, seconds_per_iteration=10.0, noise=0.0,
+        format="megatron-lm", iterations=60, save_interval=20, seconds_per_iteration=10.0, noise=0.0,
         faults=(Fault("crash_and_restart", at=45),),
     )  # fmt: skip
     log = log_of(tmp_path / "a.log", scenario)

@@ -15,7 +15,7 @@ def stream(*events: IterationLogged | EngineStepLogged | TrainerLogged) -> Strea
 def steps(loss: float, first: int = 1, rank: int | None = None) -> list[IterationLogged]:
     """Three of Megatron's."""
     return [
-        IterationLogged(iteration=number, lm_loss=loss / number, rank=rank, dialect="megatron-lm")
+        IterationLogged(iteration=number, lm_loss=loss / number, rank=rank, format="megatron-lm")
         for number in range(first, first + 3)
     ]
 

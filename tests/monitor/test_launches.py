@@ -25,9 +25,9 @@ OF_THE_RUN = {
 """Gauges that are not one attempt's: of the run's whole time, or instants."""
 
 
-def _scenario(dialect: str, kind: str, number: int) -> Scenario:
+def _scenario(format_name: str, kind: str, number: int) -> Scenario:
     faults = () if kind == "none" else (Fault(kind, 60, factor=1.5),)
-    return Scenario(dialect=dialect, iterations=90 if number else 60, seed=number, save_interval=25, faults=faults)
+    return Scenario(format=format_name, iterations=90 if number else 60, seed=number, save_interval=25, faults=faults)
 
 
 def _figures(played: Played) -> dict[str, list[tuple[tuple[str, ...], str]]]:
@@ -49,14 +49,14 @@ def _reported(played: Played) -> list[tuple[str, str, str, int | None]]:
 
 
 @functools.cache
-def _second(dialect: str, kind: str) -> list[tuple[float, str]]:
-    scenario = _scenario(dialect, kind, 1)
+def _second(format_name: str, kind: str) -> list[tuple[float, str]]:
+    scenario = _scenario(format_name, kind, 1)
     return [(BEGINS + at, text) for at, text in texts(replace(scenario, start_epoch=scenario.start_epoch + BEGINS))]
 
 
 @functools.cache
-def _alone(dialect: str, kind: str) -> tuple[object, object, int]:
-    single = play(_second(dialect, kind), after=7300.0)
+def _alone(format_name: str, kind: str) -> tuple[object, object, int]:
+    single = play(_second(format_name, kind), after=7300.0)
     return _reported(single), _figures(single), 60 + single.state.iterations_total
 
 

@@ -79,10 +79,10 @@ def composer() -> bytes:
 
 
 LOGS: dict[str, Callable[[], bytes]] = {
-    "Megatron-LM crashes and goes on": lambda: simulated(Fault("crash_oom", 40), dialect="megatron-lm", log_interval=1),
-    "microsoft, slower": lambda: simulated(Fault("slowdown", 40, factor=1.2), dialect="microsoft", log_interval=1),
-    "torchtitan loses its loss": lambda: simulated(Fault("nan_loss", 40), dialect="torchtitan"),
-    "HF's Trainer": lambda: simulated(None, dialect="hf-trainer", log_interval=1),
+    "Megatron-LM crashes and goes on": lambda: simulated(Fault("crash_oom", 40), format="megatron-lm", log_interval=1),
+    "microsoft, slower": lambda: simulated(Fault("slowdown", 40, factor=1.2), format="microsoft", log_interval=1),
+    "torchtitan loses its loss": lambda: simulated(Fault("nan_loss", 40), format="torchtitan"),
+    "HF's Trainer": lambda: simulated(None, format="hf-trainer", log_interval=1),
     "Composer": composer,
 }
 

@@ -29,7 +29,7 @@ def replayed(*arguments: str | Path) -> tuple[list[dict[str, Any]], dict[str, An
 def test_a_slow_node_is_said_with_all_that_the_interface_names(tmp_path: Path) -> None:
     """One object a transition, its time in ISO 8601 where the log prints times; the summary last."""
     fault = Fault("slowdown_recovered", 300, factor=1.06, length=60)
-    log = log_of(tmp_path / "a.log", Scenario(dialect="megatron-lm", iterations=500, faults=(fault,)))
+    log = log_of(tmp_path / "a.log", Scenario(format="megatron-lm", iterations=500, faults=(fault,)))
     said, summary = replayed(log)
     assert [(item["incident"], item["status"]) for item in said] == [("slowdown", "firing"), ("slowdown", "resolved")]
     assert set(said[0]) == SAID

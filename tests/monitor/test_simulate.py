@@ -1,4 +1,4 @@
-"""The simulator: deterministic, read back exactly, every fault in every dialect without a malformed line."""
+"""The simulator: deterministic, read back exactly, every fault in every format without a malformed line."""
 
 import io
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from megatron_monitor.parsers.events import EngineStepLogged, IterationLogged, LogEvent, Malformed, TrainerProgressed
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline, write
+from megatron_monitor.simulate import FAULTS, WITH_MEGATRON_SETUP, Fault, Scenario, timeline, write
 from tests.clock import ManualClock
 from tests.commands import command
 
@@ -33,19 +33,19 @@ def test_the_seed_decides() -> None:
     assert log_of(SMALL) != log_of(replace(SMALL, seed=1))
 
 
-@pytest.mark.parametrize("dialect", sorted(DIALECTS))
-def test_every_dialect_is_read_back(dialect: str) -> None:
+@pytest.mark.parametrize("format_name", sorted(WITH_MEGATRON_SETUP))
+def test_every_format_is_read_back(format_name: str) -> None:
     """Every iteration that was printed is read with its values to print precision."""
-    scenario = replace(SMALL, dialect=dialect)
+    scenario = replace(SMALL, format=format_name)
     truths = [emission.truth for emission in timeline(scenario) if emission.truth and "iteration" in emission.truth]
     entries = read(scenario)
     assert not [entry for entry in entries if isinstance(entry.event, Malformed)]
     lines = [entry.event for entry in entries if isinstance(entry.event, IterationLogged)]
-    if dialect == "deepspeed":
+    if format_name == "deepspeed":
         steps = [entry.event for entry in entries if isinstance(entry.event, EngineStepLogged)]
         assert [event.step for event in steps if event.form == "step"] == [truth["iteration"] for truth in truths]
         return
-    if dialect == "hf-trainer":
+    if format_name == "hf-trainer":
         bars = [entry.event for entry in entries if isinstance(entry.event, TrainerProgressed)]
         assert [event.step for event in bars] == [truth["iteration"] for truth in truths]
         return
@@ -57,10 +57,10 @@ def test_every_dialect_is_read_back(dialect: str) -> None:
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
-@pytest.mark.parametrize("dialect", ["bigscience", "megatron-lm", "microsoft"])
-def test_every_fault_is_well_formed(dialect: str, fault: str) -> None:
+@pytest.mark.parametrize("format_name", ["bigscience", "megatron-lm", "microsoft"])
+def test_every_fault_is_well_formed(format_name: str, fault: str) -> None:
     """A fault changes what is said, never whether it can be read."""
-    entries = read(replace(SMALL, dialect=dialect, faults=(Fault(fault, at=30),)))
+    entries = read(replace(SMALL, format=format_name, faults=(Fault(fault, at=30),)))
     assert entries
     assert not [entry for entry in entries if isinstance(entry.event, Malformed)]
 
@@ -68,7 +68,7 @@ def test_every_fault_is_well_formed(dialect: str, fault: str) -> None:
 def test_a_restart_goes_back_before_a_fault() -> None:
     """Of a program that saves nothing: a spike has no effect on the iterations before it."""
     faults = (Fault("loss_spike", 20), Fault("crash_and_restart", 25))
-    scenario = replace(SMALL, dialect="verl", iterations=40, faults=faults)
+    scenario = replace(SMALL, format="verl", iterations=40, faults=faults)
     steps = [entry.event.iteration for entry in read(scenario) if isinstance(entry.event, IterationLogged)]
     assert max(steps) == 40
     assert steps.count(10) == 2
@@ -84,8 +84,8 @@ def test_bloom_prints_what_bloom_printed() -> None:
 
 def test_overhead_stands_where_the_fork_puts_it() -> None:
     """BigScience counts the save into the next line's time, NVIDIA's loop does not."""
-    for dialect, included in (("bigscience", True), ("megatron-lm", False)):
-        scenario = replace(SMALL, dialect=dialect, noise=0.0, eval_interval=0)
+    for format_name, included in (("bigscience", True), ("megatron-lm", False)):
+        scenario = replace(SMALL, format=format_name, noise=0.0, eval_interval=0)
         times = {e.truth["iteration"]: e.truth["elapsed"] for e in timeline(scenario) if e.truth}
         assert (times[21] > times[20] + 30) == included
 

@@ -8,29 +8,29 @@ TRAINERS = ("nemo", "torchtitan", "verl")
 PACE = {"iterations": 250, "seconds_per_iteration": 20.0}
 
 
-@pytest.mark.parametrize("dialect", TRAINERS)
-def test_hang_slowdown_and_crash(dialect: str) -> None:
+@pytest.mark.parametrize("format_name", TRAINERS)
+def test_hang_slowdown_and_crash(format_name: str) -> None:
     """What is told of Megatron's trainings is told of theirs."""
-    hang = fault("hang", 200, dialect=dialect, after=4000.0, **PACE).firing("hang")
-    phase = "rollout" if dialect == "verl" else "training"  # behind verl's line the next rollout begins
+    hang = fault("hang", 200, format=format_name, after=4000.0, **PACE).firing("hang")
+    phase = "rollout" if format_name == "verl" else "training"  # behind verl's line the next rollout begins
     assert (hang.severity, hang.evidence["phase"]) == ("critical", phase)
     assert hang.evidence["silence_seconds"] < 100.0  # three iterations and a little
-    slow = fault("slowdown", 150, factor=1.3, dialect=dialect, **PACE).firing("slowdown")
+    slow = fault("slowdown", 150, factor=1.3, format=format_name, **PACE).firing("slowdown")
     assert abs(slow.onset_iteration - 150) <= 3
-    crash = fault("crash_oom", 200, dialect=dialect, after=600.0, **PACE).firing("crash")
+    crash = fault("crash_oom", 200, format=format_name, after=600.0, **PACE).firing("crash")
     assert crash.evidence["failure"] == "cuda_oom"
 
 
-@pytest.mark.parametrize("dialect", ["nemo", "torchtitan"])
-def test_the_loss(dialect: str) -> None:
+@pytest.mark.parametrize("format_name", ["nemo", "torchtitan"])
+def test_the_loss(format_name: str) -> None:
     """A loss that is printed is watched."""
-    assert "loss_spike" in fault("loss_spike_stays", 200, dialect=dialect, iterations=300).kinds()
-    assert "nan_loss" in fault("nan_loss", 200, dialect=dialect, iterations=300).kinds()
+    assert "loss_spike" in fault("loss_spike_stays", 200, format=format_name, iterations=300).kinds()
+    assert "nan_loss" in fault("nan_loss", 200, format=format_name, iterations=300).kinds()
 
 
 def test_where_a_step_of_reinforcement_learning_goes() -> None:
     """Rollout, scoring, training and handing the weights over, as shares of the step."""
-    state = healthy(dialect="verl", **PACE).state
+    state = healthy(format="verl", **PACE).state
     parts = state.attempt.timers.last.timers
     assert set(parts) == {"rollout", "reference", "reward", "train", "sync"}
     assert parts["rollout"][1] == pytest.approx(11.0, rel=0.05)

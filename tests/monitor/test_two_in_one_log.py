@@ -11,11 +11,17 @@ from tests.monitor.playing import Played, Playing, play, texts
 
 
 def training(
-    seed: int, dialect: str = "megatron-lm", *, pace: float = 1.0, shift: float = 0.0, prefix: str = "", die: int = 0
+    seed: int,
+    format_name: str = "megatron-lm",
+    *,
+    pace: float = 1.0,
+    shift: float = 0.0,
+    prefix: str = "",
+    die: int = 0,
 ) -> Iterable[tuple[float, str]]:
     """Of 60 iterations, begun `shift` seconds later than others; it dies at iteration `die`."""
     faults = (Fault("crash_oom", die),) if die else ()
-    for at, text in texts(Scenario(dialect=dialect, seed=seed, iterations=60, faults=faults)):
+    for at, text in texts(Scenario(format=format_name, seed=seed, iterations=60, faults=faults)):
         yield at * pace + shift, "".join(prefix + line for line in text.splitlines(keepends=True)) if prefix else text
 
 

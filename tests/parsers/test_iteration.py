@@ -68,7 +68,7 @@ def test_not_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "dialect"),
+    ("fields", "format_name"),
     [
         ("lm-loss: 1.0E+00", "bigscience"),
         ("elapsed time per iteration (s): 2.00 | TFLOPs: 1.00", "bigscience"),
@@ -83,9 +83,9 @@ def test_not_a_number() -> None:
         ("lm loss: 1.0E+00 | throughput per GPU (TFLOP/s/GPU): 1.0", "megatron-lm"),
     ],
 )
-def test_dialect(fields: str, dialect: str) -> None:
-    """The dialect follows from the names in the line itself."""
-    assert read(f" iteration 3/ 9 | {fields} |")[0].dialect == dialect
+def test_format(fields: str, format_name: str) -> None:
+    """The format follows from the names in the line itself."""
+    assert read(f" iteration 3/ 9 | {fields} |")[0].format == format_name
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_every_cut() -> None:
         for event in read(CUT[:end]):
             got = to_fields(event)
             texts = got.pop("extra", {})
-            got.pop("dialect")
+            got.pop("format")
             for name, value in got.items():
                 assert value == whole[name] or (name == "lm_loss" and str(whole[name]).startswith(str(value))), CUT[
                     :end
@@ -154,7 +154,7 @@ def test_cut_behind_the_colon() -> None:
         "iteration": 5,
         "train_iterations": 10,
         "consumed_samples": 70,
-        "dialect": "megatron-lm",
+        "format": "megatron-lm",
     }
     assert one(" iteration 5/ 10 | consumed samples: ")["iteration"] == 5
 

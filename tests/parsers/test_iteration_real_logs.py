@@ -64,7 +64,7 @@ def compare(data: bytes) -> int:
     assert set(got) == set(expected)
     for number, event in got.items():
         fields = to_fields(event)
-        for name in ("event", "dialect", "rank", "node", "logged_at"):
+        for name in ("event", "format", "rank", "node", "logged_at"):
             fields.pop(name, None)
         assert fields == pytest.approx(expected[number], rel=1e-12, abs=0), number
     return len(got)
@@ -72,7 +72,7 @@ def compare(data: bytes) -> int:
 
 @pytest.mark.real_logs
 @pytest.mark.parametrize(
-    ("path", "lines", "dialect"),
+    ("path", "lines", "format_name"),
     [
         ("bigscience/meg_ds_3d_gpt2_perf_n16-ds-on.out", 49, "bigscience"),
         ("bigscience/meg_ds_zero_gpt2_perf_n16_nbs48_ms48.out", 3, "megatron-lm"),
@@ -91,11 +91,13 @@ def compare(data: bytes) -> int:
         ("nvidia/2340723.err", 0, None),
     ],
 )
-def test_real_log(path: str, lines: int, dialect: str | None) -> None:
+def test_real_log(path: str, lines: int, format_name: str | None) -> None:
     """Every number of every iteration line of a real log is read, and none is invented."""
     data = (REAL_LOGS / path).read_bytes()
     assert compare(data) == lines
-    assert {event.dialect for event in read(data.decode("utf-8", "replace"))} == ({dialect} if dialect else set())
+    assert {event.format for event in read(data.decode("utf-8", "replace"))} == (
+        {format_name} if format_name else set()
+    )
 
 
 @pytest.mark.real_logs

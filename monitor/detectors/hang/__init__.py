@@ -109,7 +109,7 @@ def _where(attempt: Attempt) -> str:
     others = attempt.parts.reported_with(attempt.phase) if attempt.phase in PARTS and attempt.parts.reported else []
     apart = f" (no line tells {', '.join(others)} apart)" if others else ""
     after = "" if attempt.latest.iteration is None else f" after iteration {attempt.latest.iteration}"
-    apart += " or in steps that no dialect reads" if attempt.inferred and attempt.step_source is None else ""
+    apart += " or in steps that no format reads" if attempt.inferred and attempt.step_source is None else ""
     return attempt.phase + apart + after
 
 

@@ -8,8 +8,8 @@ from msgspec import Struct, field
 
 from megatron_monitor.detectors.base import RuleSettings
 from megatron_monitor.model.flops import computed_tflops
-from megatron_monitor.parsers.dialects import dialect_of
 from megatron_monitor.parsers.events import Event
+from megatron_monitor.parsers.programs import program_of
 from megatron_monitor.run.phases import ENDED, EVALUATION, PARTS, SAVE, Phase
 from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from megatron_monitor.run.state import RunState
@@ -222,7 +222,7 @@ class _Phase:
         if every is None:
             return _FIRST_LINE / 2
         top = attempt.topology  # without a known pace: the model's work at a low rate
-        at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, attempt.dialect)
+        at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, attempt.format)
         if at_one is None:
             return _FIRST_LINE
         work = (every - 1) * at_one[1]
@@ -286,7 +286,7 @@ class _Phase:
         if kind is None:
             return training
         work, saving = _WORK[kind], kind == SILENT_SAVE
-        silent = dialect_of(self.attempt.dialect).silent
+        silent = program_of(self.attempt.format).silent
         asked = saving or not (silent or self.attempt.step_source == "trainer")
         guess = "behind a step, of which no line would tell" if silent else "at the end of an epoch"
         where = f"where the arguments ask to {'save' if saving else 'evaluate'}" if asked else guess
@@ -332,7 +332,7 @@ class _Phase:
         attempt, learned = self.attempt, self.learned("saving")
         if learned is None or (attempt.step_source == "trainer" and not self.state.learned.checkpoints.saves):
             return self.first("saving")
-        ends = dialect_of(attempt.dialect).reports_saves or self.predicted is None
+        ends = program_of(attempt.format).reports_saves or self.predicted is None
         return learned if ends else _longest(learned, self.training())
 
     def part(self) -> Budget:

@@ -4,7 +4,7 @@ from math import gcd
 
 from msgspec import Struct
 
-from megatron_monitor.parsers.dialects import BY_NAME, dialect_of
+from megatron_monitor.parsers.programs import BY_NAME, program_of
 from megatron_monitor.run.attempts import is_amid_set_up
 from megatron_monitor.run.evidence import pass_by
 from megatron_monitor.run.phases import Phase
@@ -107,7 +107,7 @@ def _interval(state: RunState, iteration: int) -> int:
             return done  # the attempt went on from the checkpoint that it loaded
         return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
     delta = iteration - last
-    irregular = attempt.step_source == "trainer" or attempt.dialect not in BY_NAME
+    irregular = attempt.step_source == "trainer" or attempt.format not in BY_NAME
     if delta == usual or (irregular and 0 < delta <= LONGEST_INTERVAL):
         return delta
     usual = usual or printed
@@ -121,7 +121,7 @@ def _note_interval(state: RunState, iteration: int, delta: int) -> None:
     any time: there, a smaller number must come twice in a row.
     """
     attempt, known = state.attempt, state.attempt.log_interval
-    regular = attempt.dialect in BY_NAME and attempt.step_source != "trainer"
+    regular = attempt.format in BY_NAME and attempt.step_source != "trainer"
     if regular or known is None or delta >= known or delta == attempt.last_delta:
         if attempt.iterations == 1 and delta > 1 and iteration == 2 * delta and attempt.loaded is None:
             attempt.iterations += delta - 1  # the first line covered as many
@@ -193,7 +193,7 @@ def _silent_work(state: RunState, iteration: int) -> str | None:
     # a loop that prints nothing but its bar may evaluate after an epoch
     total = attempt.trainer.total if attempt.step_source == "trainer" and not attempt.validations else None
     epoch = total is not None and total >= _MIN_STEPS and total // gcd(total, iteration) <= _MAX_EPOCHS
-    return SILENT_EVALUATION if due or epoch or dialect_of(attempt.dialect).silent else None
+    return SILENT_EVALUATION if due or epoch or program_of(attempt.format).silent else None
 
 
 def _phase_after(attempt: Attempt, iteration: int) -> Phase:

@@ -1,7 +1,7 @@
 """Folds the steps of DeepSpeed's engine, and the time that its clock leaves out (`EngineGap` in sources.py)."""
 
-from megatron_monitor.parsers.dialects import DEEPSPEED
 from megatron_monitor.parsers.events import EngineStepLogged
+from megatron_monitor.parsers.programs import DEEPSPEED
 from megatron_monitor.run.attempts import take_engine, take_engine_step
 from megatron_monitor.run.phases import Moved
 from megatron_monitor.run.records import EventContext, plus
@@ -18,7 +18,7 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, context: EventCon
         memory.max_allocated = max(event.max_allocated_bytes or 0, memory.max_allocated or 0) or None
     if event.step <= 0:
         return False
-    counts = take_engine(state, event, event.dialect or DEEPSPEED.name, context)
+    counts = take_engine(state, event, event.format or DEEPSPEED.name, context)
     attempt = state.attempt
     if not counts:
         attempt.engine.latest_step = event.step
@@ -42,7 +42,7 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, context: EventCon
 
 def _fold_step(state: RunState, event: EngineStepLogged, number: int, context: EventContext) -> Moved:
     attempt, engine, latest = state.attempt, state.attempt.engine, state.attempt.latest
-    attempt.dialect = event.dialect or attempt.dialect or DEEPSPEED.name
+    attempt.format = event.format or attempt.format or DEEPSPEED.name
     if event.train_steps is not None:
         attempt.train_iterations = event.train_steps
     if event.loss is not None:

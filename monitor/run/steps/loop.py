@@ -3,8 +3,8 @@
 from msgspec import structs
 
 from megatron_monitor.model import flops
-from megatron_monitor.parsers.dialects import BY_NAME, dialect_of
 from megatron_monitor.parsers.events import IterationLogged
+from megatron_monitor.parsers.programs import BY_NAME, program_of
 from megatron_monitor.parsers.timers import BETWEEN_STEPS
 from megatron_monitor.run.attempts import take_iteration
 from megatron_monitor.run.phases import Moved
@@ -24,8 +24,8 @@ def fold_iteration(state: RunState, event: IterationLogged, context: EventContex
         return False
     attempt, iteration = state.attempt, event.iteration
     last = attempt.last_iteration
-    if event.dialect != attempt.dialect or attempt.topology.dialect != event.dialect:
-        attempt.dialect = attempt.topology.dialect = event.dialect
+    if event.format != attempt.format or attempt.topology.format != event.format:
+        attempt.format = attempt.topology.format = event.format
     _take_values(attempt, event)
     if event.train_iterations is not None:
         attempt.train_iterations = event.train_iterations
@@ -67,13 +67,13 @@ def _seconds(
 ) -> tuple[float | None, int | None]:
     """Return (seconds per iteration, iterations measured over or None if the line prints the seconds)."""
     attempt = state.attempt
-    stops_timer = event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped
+    stops_timer = event.logged_at is not None and program_of(event.format).pauses_timer_if_stamped
     if stops_timer or not BETWEEN_STEPS.isdisjoint(attempt.timers.own):
         attempt.step_timer.interrupted = False  # the line's time does not include evaluations and saves
     if event.seconds_per_iteration is not None:
         return event.seconds_per_iteration, None
     batch = attempt.latest.global_batch_size
-    if event.samples_per_second and batch and event.dialect not in BY_NAME:
+    if event.samples_per_second and batch and event.format not in BY_NAME:
         return batch / event.samples_per_second, None
     if attempt.last_iteration is None and not whole:
         attempt.step_timer.stamps.stop()  # the first iteration of this attempt is unknown

@@ -3,8 +3,8 @@
 from msgspec import Struct
 
 from megatron_monitor.breakdown.account import TimerLine
-from megatron_monitor.parsers.dialects import BY_NAME
 from megatron_monitor.parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
+from megatron_monitor.parsers.programs import BY_NAME
 from megatron_monitor.run.records import MemoryPeaks
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.sources import StepSource
@@ -115,7 +115,7 @@ def amend_step(step: Step, attempt: Attempt, event: Event) -> bool:
 def _take_line(step: Step, event: IterationLogged) -> None:
     step.loss, step.losses, step.grad_norm = event.lm_loss, event.losses or None, event.grad_norm
     # else a line may be without a loss
-    step.reported = event.lm_loss is not None or step.losses is not None or event.dialect in BY_NAME
+    step.reported = event.lm_loss is not None or step.losses is not None or event.format in BY_NAME
     step.skipped, step.nans = event.skipped_iterations, event.nan_iterations
 
 

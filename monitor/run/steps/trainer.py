@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from msgspec import structs
 
-from megatron_monitor.parsers.dialects import HF_TRAINER
 from megatron_monitor.parsers.events import TrainerLogged, TrainerProgressed
+from megatron_monitor.parsers.programs import HF_TRAINER
 from megatron_monitor.run.attempts import take_bar, take_over
 from megatron_monitor.run.evidence import fold_left, pass_by
 from megatron_monitor.run.phases import ENDED, Moved, Phase
@@ -160,7 +160,7 @@ def _evaluates(attempt: Attempt, context: EventContext, *, over: bool) -> Moved:
 
 def _step(state: RunState, report: StepReport) -> Moved:
     attempt = state.attempt
-    attempt.dialect = HF_TRAINER.name
+    attempt.format = HF_TRAINER.name
     if report.iteration <= 0 or (attempt.last_iteration is not None and report.iteration <= attempt.last_iteration):
         return False  # every node draws its own bar; a new attempt begins with the Trainer's own heading
     end_save(state)
@@ -184,7 +184,7 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, context: EventContex
         _count_drawn(state, trainer.drawings.get(trainer.total or 0, []), context)
     trainer.drawings.clear()
     step = event.step if event.step is not None else _step_of(attempt, event.epoch)
-    attempt.dialect = HF_TRAINER.name
+    attempt.format = HF_TRAINER.name
     if step is None:  # neither bar nor heading: the loop goes on, nobody knows where
         end_save(state)
         return attempt.phase in ENDED or "training"

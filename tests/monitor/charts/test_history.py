@@ -26,7 +26,7 @@ from megatron_monitor.run.derived import computed_tflops
 from megatron_monitor.run.fold import fold
 from megatron_monitor.run.state import RunState
 from megatron_monitor.serve.past import columns, history_json
-from megatron_monitor.simulate import DIALECTS, Scenario, write
+from megatron_monitor.simulate import WITH_MEGATRON_SETUP, Scenario, write
 from tests.plain import decode, encode
 
 VALUES = st.one_of(st.none(), st.floats(width=32), st.just(1e300))
@@ -267,12 +267,12 @@ def test_a_step_reported_twice_is_one_row() -> None:
     assert history_json(history)["steps"]["series"] == {"lm_loss": {"mean": [2.0]}}
 
 
-@pytest.mark.parametrize("dialect", sorted(DIALECTS))
-def test_every_dialect_has_its_charts(dialect: str) -> None:
+@pytest.mark.parametrize("format_name", sorted(WITH_MEGATRON_SETUP))
+def test_every_format_has_its_charts(format_name: str) -> None:
     """Each iteration of a simulated log is a row, with its time and loss; TFLOPs where the log lets them be known."""
     stream = io.BytesIO()
-    write(Scenario(dialect=dialect, iterations=40, save_interval=0, eval_interval=20, seed=2), stream)
-    state = RunState(name=dialect)
+    write(Scenario(format=format_name, iterations=40, save_interval=0, eval_interval=20, seed=2), stream)
+    state = RunState(name=format_name)
     reader = SourceReader()
     for entry in [*reader.feed(stream.getvalue()), *reader.flush()]:
         fold(state, entry, "a", 1000.0, False)
@@ -283,13 +283,13 @@ def test_every_dialect_has_its_charts(dialect: str) -> None:
     seconds = [value for value in series["seconds_per_iteration"]["mean"] if value is not None]
     assert len(seconds) >= 36
     assert 104.0 < statistics.median(seconds) < 107.0
-    if dialect != "deepspeed":  # the engine alone prints no loss here
+    if format_name != "deepspeed":  # the engine alone prints no loss here
         losses = series["lm_loss"]["mean"]
         assert len(losses) == 40
         assert losses[-1] < losses[0]
-    if dialect in ("bigscience", "megatron-lm", "microsoft", "megatron-lm-2021"):
+    if format_name in ("bigscience", "megatron-lm", "microsoft", "megatron-lm-2021"):
         assert 110 < series["tflops"]["mean"][-1] < 160
-    if dialect not in ("deepspeed",):
+    if format_name not in ("deepspeed",):
         (validation, *_) = got["validation"].values()
         assert validation["iteration"] == [20, 40]
 
@@ -297,7 +297,7 @@ def test_every_dialect_has_its_charts(dialect: str) -> None:
 def test_tflops_of_a_log_that_prints_none_are_those_of_the_figures() -> None:
     """Worked out once, then divided by each iteration's time: the same as computing each again."""
     stream = io.BytesIO()
-    write(Scenario(dialect="megatron-lm-2021", iterations=40, save_interval=0, seed=2), stream)
+    write(Scenario(format="megatron-lm-2021", iterations=40, save_interval=0, seed=2), stream)
     state = RunState(name="run")
     for entry in SourceReader().feed(stream.getvalue()):
         fold(state, entry, "a", 1000.0, False)

@@ -17,10 +17,10 @@ COUNTERS = ("iterations_total", "restarts_total", "lost_iterations_total", "fail
 
 
 @functools.cache
-def printed(dialect: str, fault: str) -> list[tuple[float, str]]:
+def printed(format_name: str, fault: str) -> list[tuple[float, str]]:
     """What one rank prints, and when."""
     faults = (Fault(fault, 40),) if fault else ()
-    return list(texts(Scenario(dialect=dialect, iterations=80, seed=3, save_interval=30, faults=faults)))
+    return list(texts(Scenario(format=format_name, iterations=80, seed=3, save_interval=30, faults=faults)))
 
 
 def by_rank(text: str, rank: int) -> str:
@@ -53,21 +53,21 @@ def evaluated(logs: Following) -> dict[str, object]:
     return {"pages": pages, "counts": counts, "reported": reported}
 
 
-def read(dialect: str, fault: str, place: tuple[str, str], ranks: list[int]) -> dict[str, object]:
+def read(format_name: str, fault: str, place: tuple[str, str], ranks: list[int]) -> dict[str, object]:
     """All files lie there whole."""
     logs = Following(place[0])
     for rank in ranks:
-        text = "".join(text for _, text in printed(dialect, fault))
+        text = "".join(text for _, text in printed(format_name, fault))
         logs.open(place[1].format(rank), by_rank(text, rank), age=3600)
     logs.wait(5)
     return evaluated(logs)
 
 
-def followed(dialect: str, fault: str, place: tuple[str, str], ranks: list[int]) -> dict[str, object]:
+def followed(format_name: str, fault: str, place: tuple[str, str], ranks: list[int]) -> dict[str, object]:
     """All are written at the same time, some seconds apart."""
     logs = Following(place[0])
     last = 0.0
-    for at, text in printed(dialect, fault):
+    for at, text in printed(format_name, fault):
         for rank in ranks:
             logs.write(place[1].format(rank), by_rank(text, rank))
         logs.wait(min(at - last, 4.0))
@@ -77,31 +77,31 @@ def followed(dialect: str, fault: str, place: tuple[str, str], ranks: list[int])
 
 
 @pytest.mark.parametrize("fault", ["", "crash_oom", "crash_and_restart"])
-@pytest.mark.parametrize("dialect", sorted(PROGRAMS))
-def test_read_as_history(dialect: str, fault: str) -> None:
+@pytest.mark.parametrize("format_name", sorted(PROGRAMS))
+def test_read_as_history(format_name: str, fault: str) -> None:
     """In any order, as a launcher names them and as the operator does."""
     for place in (TORCHRUN, FOLDER):
-        single = read(dialect, fault, place, [0])
+        single = read(format_name, fault, place, [0])
         for order in ([0, 1, 2], [2, 0, 1]):
-            assert read(dialect, fault, place, order) == single, (place, order)
+            assert read(format_name, fault, place, order) == single, (place, order)
 
 
 @pytest.mark.parametrize("fault", ["", "crash_oom", "crash_and_restart"])
-@pytest.mark.parametrize("dialect", ["deepspeed", "hf-trainer", "megatron-lm", "torchtitan"])
-def test_followed_live(dialect: str, fault: str) -> None:
+@pytest.mark.parametrize("format_name", ["deepspeed", "hf-trainer", "megatron-lm", "torchtitan"])
+def test_followed_live(format_name: str, fault: str) -> None:
     """The set-up of one may come behind the first iteration of another."""
     for place in (TORCHRUN, FOLDER):
-        single = followed(dialect, fault, place, [0])
-        assert followed(dialect, fault, place, [1, 0, 2]) == single, place
+        single = followed(format_name, fault, place, [0])
+        assert followed(format_name, fault, place, [1, 0, 2]) == single, place
 
 
-@pytest.mark.parametrize("dialect", ["hf-trainer", "megatron-lm"])
-def test_a_killed_daemon_goes_on(dialect: str) -> None:
+@pytest.mark.parametrize("format_name", ["hf-trainer", "megatron-lm"])
+def test_a_killed_daemon_goes_on(format_name: str) -> None:
     """It knows where each stream was, and in which attempt."""
     reported = []
     for ranks in ([0], [1, 0, 2]):
         logs, last = Following(TORCHRUN[0]), 0.0
-        for place, (at, text) in enumerate(printed(dialect, "crash_and_restart")):
+        for place, (at, text) in enumerate(printed(format_name, "crash_and_restart")):
             for rank in ranks:
                 logs.write(TORCHRUN[1].format(rank), by_rank(text, rank))
                 if place % 25 == 24 and rank == ranks[0]:

@@ -16,7 +16,7 @@ from megatron_monitor.parsers.events import (
 from megatron_monitor.run.fold import fold
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.run.state import RunState
-from megatron_monitor.simulate import DIALECTS, Fault, Scenario
+from megatron_monitor.simulate import WITH_MEGATRON_SETUP, Fault, Scenario
 from tests.monitor.playing import play, texts
 
 SETTINGS = HangSettings()
@@ -68,20 +68,20 @@ def test_lines_that_always_come_later_than_they_say() -> None:
 @pytest.mark.parametrize("seconds", [5.0, 20.0, 60.0])
 def test_the_trainers_first_step_says_nothing_of_the_next_report(seconds: float) -> None:
     """HF Trainer reports step 1, then every tenth: no false alarm in between, whatever a step takes."""
-    scenario = Scenario(dialect="hf-trainer", iterations=60, seconds_per_iteration=seconds, log_interval=10)
+    scenario = Scenario(format="hf-trainer", iterations=60, seconds_per_iteration=seconds, log_interval=10)
     assert "hang" not in play(texts(scenario)).kinds()
 
 
-@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+@pytest.mark.parametrize("format_name", sorted(WITH_MEGATRON_SETUP))
 @pytest.mark.parametrize(("seconds", "every"), [(20.0, 50), (90.0, 10)])
 @pytest.mark.parametrize("first", [1, 1001])
-def test_lines_far_apart_wake_nobody(dialect: str, seconds: float, every: int, first: int) -> None:
+def test_lines_far_apart_wake_nobody(format_name: str, seconds: float, every: int, first: int) -> None:
     """A quarter of an hour between two lines, in a fresh attempt, one that goes on from a checkpoint, and after a
     crash: the first line of an attempt comes after as many iterations as the others.
     """
     faults = (Fault("crash_and_restart", 230),) if first == 1 else ()
     scenario = Scenario(
-        dialect=dialect, iterations=first + 400, first_iteration=first, seconds_per_iteration=seconds,
+        format=format_name, iterations=first + 400, first_iteration=first, seconds_per_iteration=seconds,
         log_interval=every, eval_interval=100, faults=faults,
     )  # fmt: skip
     played = play(texts(scenario))
@@ -89,14 +89,14 @@ def test_lines_far_apart_wake_nobody(dialect: str, seconds: float, every: int, f
     assert bool(played.of("crash")) == bool(faults)
 
 
-@pytest.mark.parametrize("dialect", sorted(DIALECTS.keys() - {"hf-trainer", "deepspeed"}))
+@pytest.mark.parametrize("format_name", sorted(WITH_MEGATRON_SETUP.keys() - {"hf-trainer", "deepspeed"}))
 @pytest.mark.parametrize(("evaluated", "saved"), [(75, 30), (75, 0), (30, 20)])
-def test_evaluations_and_saves_between_lines_are_measured_rightly(dialect: str, evaluated: int, saved: int) -> None:
+def test_evaluations_and_saves_between_lines_are_measured_rightly(format_name: str, evaluated: int, saved: int) -> None:
     """They come amid the fifty iterations of a line: what a line says of one stays what one takes, and an attempt
     that goes on from between two lines is not called hung.
     """
     scenario = Scenario(
-        dialect=dialect, iterations=420, seconds_per_iteration=30.0, log_interval=50, eval_interval=evaluated,
+        format=format_name, iterations=420, seconds_per_iteration=30.0, log_interval=50, eval_interval=evaluated,
         save_interval=saved, seed=5, faults=(Fault("crash_and_restart", 200),),
     )  # fmt: skip
     played = play(texts(scenario))
@@ -110,7 +110,7 @@ def test_evaluations_and_saves_between_lines_are_measured_rightly(dialect: str, 
 def test_a_hang_after_a_restart_is_told_all_the_same(seconds: float, every: int, within: float) -> None:
     """No line comes after the second attempt's set-up: told within what its iterations take three times over."""
     scenario = Scenario(
-        dialect="megatron-lm", iterations=400, seconds_per_iteration=seconds, log_interval=every,
+        format="megatron-lm", iterations=400, seconds_per_iteration=seconds, log_interval=every,
         faults=(Fault("crash_and_restart", 230),),
     )  # fmt: skip
     log = list(texts(scenario))

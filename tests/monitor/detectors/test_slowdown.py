@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from megatron_monitor.simulate import DIALECTS, Fault, Scenario, timeline
+from megatron_monitor.simulate import WITH_MEGATRON_SETUP, Fault, Scenario, timeline
 from tests.conftest import spread
 from tests.monitor.playing import play
 
@@ -92,18 +92,20 @@ def test_single_outliers_and_old_hiccups_are_no_slowdown() -> None:
     assert play(lines(series)).kinds() == set()
 
 
-@pytest.mark.parametrize(("dialect", "interval"), [(name, every) for name in sorted(DIALECTS) for every in (1, 10)])
-def test_every_program_that_tells_a_time_is_watched(dialect: str, interval: int) -> None:
+@pytest.mark.parametrize(
+    ("format_name", "interval"), [(name, every) for name in sorted(WITH_MEGATRON_SETUP) for every in (1, 10)]
+)
+def test_every_program_that_tells_a_time_is_watched(format_name: str, interval: int) -> None:
     """DeepSpeed's engine tells the time of a step on the line behind it, when the step has been counted already."""
     count, at = 150 * interval, 90 * interval
     wanted = {
-        "dialect": dialect, "iterations": count, "seconds_per_iteration": 5.0, "log_interval": interval, "seed": 4,
+        "format": format_name, "iterations": count, "seconds_per_iteration": 5.0, "log_interval": interval, "seed": 4,
         "eval_interval": 0, "save_interval": 0,
     }  # fmt: skip
     slow = Scenario(**wanted, faults=(Fault("slowdown", at, factor=1.08),))
     played = play((emission.at, emission.text) for emission in timeline(slow))
     # A bar shows whole seconds, so that one of its laps is 20 of them: four steps.
-    within = 40 if dialect == "hf-trainer" and interval == 1 else 8 * interval
+    within = 40 if format_name == "hf-trainer" and interval == 1 else 8 * interval
     assert played.shown("slowdown").iteration in range(at, at + within + 1)
     assert played.kinds() == {"slowdown"}
     assert played.state.productive_seconds == pytest.approx(5.0 * at + 5.4 * (count - at), rel=0.01)

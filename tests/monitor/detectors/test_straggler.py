@@ -7,7 +7,7 @@ import pytest
 from tests.monitor.playing import fault, play
 
 SIZES: dict[str, object] = {
-    "dialect": "megatron-lm", "seconds_per_iteration": 2.0, "save_interval": 0, "global_batch_size": 256, "layers": 24,
+    "format": "megatron-lm", "seconds_per_iteration": 2.0, "save_interval": 0, "global_batch_size": 256, "layers": 24,
     "hidden": 2048, "heads": 16, "seed": 5, "world_size": 16, "tp": 1,
 }  # fmt: skip
 

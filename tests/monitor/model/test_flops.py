@@ -12,19 +12,19 @@ from megatron_monitor.model.topology import Topology
 BLOOM = Topology(
     world_size=384, tensor_parallel_size=4, pipeline_parallel_size=12, layers=70, hidden_size=14336,
     attention_heads=112, sequence_length=2048, padded_vocab_size=250880, activation_checkpointing="full",
-    dialect="bigscience",
+    format="bigscience",
 )  # fmt: skip
 QWEN = Topology(
     world_size=16, layers=28, hidden_size=3584, ffn_hidden_size=18944, attention_heads=28, query_groups=4,
-    kv_channels=128, padded_vocab_size=152064, glu=True, activation_checkpointing="full", dialect="microsoft",
+    kv_channels=128, padded_vocab_size=152064, glu=True, activation_checkpointing="full", format="microsoft",
 )  # fmt: skip
 LLAMA_1B = Topology(
     world_size=1, layers=16, hidden_size=2048, ffn_hidden_size=8192, attention_heads=32, query_groups=8,
-    kv_channels=64, padded_vocab_size=32896, glu=True, activation_checkpointing="none", dialect="megatron-lm",
+    kv_channels=64, padded_vocab_size=32896, glu=True, activation_checkpointing="none", format="megatron-lm",
 )  # fmt: skip
 PYTHIA_70M = Topology(
     world_size=8, layers=6, hidden_size=512, attention_heads=8, padded_vocab_size=50304, parameters=70426624,
-    activation_checkpointing="full", dialect="gpt-neox",
+    activation_checkpointing="full", format="gpt-neox",
 )  # fmt: skip
 ALL = (BLOOM, QWEN, LLAMA_1B, PYTHIA_70M)
 
@@ -140,7 +140,7 @@ def test_unknown_inputs_give_none(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topology", "dialect", "formula", "expected"),
+    ("topology", "format_name", "formula", "expected"),
     [
         (BLOOM, "bigscience", None, "bigscience"),
         (BLOOM, "bigscience", "megatron_deepspeed_2021", "megatron_deepspeed_2021"),
@@ -156,10 +156,10 @@ def test_unknown_inputs_give_none(name: str) -> None:
     ],
 )
 def test_computed_tflops_names_its_formula(
-    topology: Topology, dialect: str | None, formula: str | None, expected: str
+    topology: Topology, format_name: str | None, formula: str | None, expected: str
 ) -> None:
-    """The asked formula where it can be computed, else the newest of the dialect's program, with its value."""
-    found = computed_tflops(topology, 10.0, 512, 2048, dialect, formula)
+    """The asked formula where it can be computed, else the newest of the format's program, with its value."""
+    found = computed_tflops(topology, 10.0, 512, 2048, format_name, formula)
     assert found == (expected, FORMULAS[expected](topology, 10.0, 512, 2048))
 
 
@@ -174,10 +174,10 @@ def test_explain_finds_the_formula_again(name: str) -> None:
 
 
 def test_explain_prefers_the_program_of_the_run() -> None:
-    """gpt-neox's and BigScience's last formulas are equal: the run's dialect names the one."""
+    """gpt-neox's and BigScience's last formulas are equal: the run's format names the one."""
     printed = round(value("gpt_neox", PYTHIA_70M, 2.4771, 512, 2048), 1)
     assert explain_printed(printed, PYTHIA_70M, 2.4771, 512, 2048) == "gpt_neox"
-    assert explain_printed(printed, replace(PYTHIA_70M, dialect=None), 2.4771, 512, 2048) == "bigscience"
+    assert explain_printed(printed, replace(PYTHIA_70M, format=None), 2.4771, 512, 2048) == "bigscience"
     assert explain_printed(13.3, PYTHIA_70M, 2.4771, 512, 2048) == "gpt_neox_bracket"
 
 

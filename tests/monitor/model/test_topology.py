@@ -47,7 +47,7 @@ def test_gpt_neox() -> None:
     """gpt-neox's names: no pipeline is one stage, ZeRO stands in a dict, precision is a word."""
     topology = reported(NEOX)
     assert (topology.world_size, topology.pipeline_parallel_size, topology.data_parallel_size) == (8, 1, 4)
-    assert (topology.zero_stage, topology.dtype, topology.dialect) == (1, "fp16", "gpt-neox")
+    assert (topology.zero_stage, topology.dtype, topology.format) == (1, "fp16", "gpt-neox")
 
 
 def test_one_process_a_node() -> None:

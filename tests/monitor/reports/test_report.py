@@ -38,7 +38,7 @@ def rows(*arguments: str) -> dict[str, dict[str, Any]]:
 
 
 def test_the_median_is_that_of_steady_iterations(tmp_path: Path) -> None:
-    """Saves and evaluations are in the lines' times (this dialect), the first iteration is half as slow again."""
+    """Saves and evaluations are in the lines' times (this format), the first iteration is half as slow again."""
     scenario = log(tmp_path / "a.log", iterations=200, save_interval=10, eval_interval=7, eval_seconds=60.0)
     truth = [e.truth for e in timeline(scenario) if e.truth and "loss" in e.truth]
     pure = statistics.median(step["pure_seconds"] for step in truth[1:])
@@ -93,7 +93,7 @@ def test_memory_of_the_end_stages(tmp_path: Path) -> None:
 )
 def test_outcomes(tmp_path: Path, kind: str, word: str, note: str) -> None:
     """The words that people put into such a table."""
-    log(tmp_path / "a.log", dialect="megatron-lm", save_interval=50, faults=(Fault(kind, 60),))
+    log(tmp_path / "a.log", format="megatron-lm", save_interval=50, faults=(Fault(kind, 60),))
     row = rows(str(tmp_path))["a"]
     assert row["outcome"] == word
     assert row["notes"][0].startswith(note)
@@ -101,7 +101,7 @@ def test_outcomes(tmp_path: Path, kind: str, word: str, note: str) -> None:
 
 def test_a_time_limit_after_long_silence_was_a_hang(tmp_path: Path) -> None:
     """The log's own clock shows it: an hour without a line before Slurm ended the job."""
-    log(tmp_path / "a.log", dialect="megatron-lm", iterations=60)
+    log(tmp_path / "a.log", format="megatron-lm", iterations=60)
     text = (tmp_path / "a.log").read_text()
     lines = [
         line for line in text.splitlines(keepends=True) if "exiting" not in line and "training is done" not in line
@@ -175,7 +175,7 @@ def test_repeats_that_are_far_apart(tmp_path: Path) -> None:
 def test_what_forbids_comparing_is_told(tmp_path: Path) -> None:
     """CUDA_LAUNCH_BLOCKING, the number format, and the formulas of two programs."""
     log(tmp_path / "a.log", launch_blocking=1)
-    log(tmp_path / "b.log", launch_blocking=0, fp16=True, dialect="megatron-lm")
+    log(tmp_path / "b.log", launch_blocking=0, fp16=True, format="megatron-lm")
     warnings = json.loads(invoke(str(tmp_path), "--format", "json").stdout)["warnings"]
     assert "CUDA_LAUNCH_BLOCKING differs: 1 (a); 0 (b)" in warnings
     assert "number formats differ: bf16 (a); fp16 (b)" in warnings

@@ -39,7 +39,7 @@ def scenario_of(row: dict[str, str], **more: Any) -> Scenario:
     seconds, gib = number(row["seconds"]) or 100.0, number(row["memory_gib"])
     return Scenario(
         # seconds below 10 are printed with three digits: the fork that prints milliseconds has them
-        dialect="bigscience" if seconds >= 10 else "microsoft",
+        format="bigscience" if seconds >= 10 else "microsoft",
         iterations=4, noise=0.0, save_interval=1000, seconds_per_iteration=seconds, world_size=values["world"],
         tp=tp, pp=pp, printed_dp=int(number(row["dp"])) or max(1, values["world"] // (tp * pp)), micro_batch_size=mbs,
         global_batch_size=values["gbs"], layers=values["layers"], hidden=values["hidden"], heads=values["heads"],

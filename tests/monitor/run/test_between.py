@@ -9,7 +9,7 @@ from megatron_monitor.run.steps.timing import Stopwatch
 from tests.monitor.playing import Played, fault, play
 
 SIZES: dict[str, object] = {
-    "dialect": "deepspeed", "world_size": 16, "tp": 1, "pp": 1, "global_batch_size": 256, "seconds_per_iteration": 0.7,
+    "format": "deepspeed", "world_size": 16, "tp": 1, "pp": 1, "global_batch_size": 256, "seconds_per_iteration": 0.7,
 }  # fmt: skip
 LAST = 9
 

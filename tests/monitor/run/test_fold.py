@@ -39,7 +39,7 @@ def iteration(number: int, seconds: float = 10.0, **values: object) -> Iteration
         "global_batch_size": 64,
         "lm_loss": 5.0 - number / 1000,
         "grad_norm": 1.0 + number / 7,
-        "dialect": "microsoft",
+        "format": "microsoft",
     }
     return IterationLogged(**{**fields, **values})  # type: ignore[arg-type]
 
@@ -247,7 +247,7 @@ def test_unmeasured_overhead_leaves_the_last_time(state: RunState) -> None:
 
 def test_time_stamped_megatron_holds_no_overhead(state: RunState) -> None:
     """NVIDIA's newer loop stops its timer around evaluation: its time stands as printed."""
-    lines = [iteration(n, dialect="megatron-lm", logged_at=f"2026-01-01T00:00:{n:02d}") for n in range(1, 8)]
+    lines = [iteration(n, format="megatron-lm", logged_at=f"2026-01-01T00:00:{n:02d}") for n in range(1, 8)]
     slow = replace(lines[-1], iteration=8, seconds_per_iteration=12.0, lm_loss=4.0)
     feed(state, *lines, ValidationLogged(iteration=7, losses={"lm loss": 2.0}), slow)
     assert state.attempt.pure_seconds == 12.0

@@ -6,7 +6,7 @@ import pytest
 
 from tests.monitor.playing import Played, fault, healthy, play
 
-PACE = {"dialect": "verl", "iterations": 150, "seconds_per_iteration": 100.0}
+PACE = {"format": "verl", "iterations": 150, "seconds_per_iteration": 100.0}
 ENGINE = "(vLLMHttpServer pid=6) INFO 11-22 08:00:00 [loggers.py:248] Engine 000: Avg prompt throughput: 9.0 tokens/s, "
 NEMO_RL = {
     0.0: "▶ Preparing batch...\n▶ Generating responses for batch of size 512...\n",

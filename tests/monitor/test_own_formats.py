@@ -1,4 +1,4 @@
-"""Dialects of a site: read by the daemon, checked by their samples, refused with the difference."""
+"""Formats of a site: read by the daemon, checked by their samples, refused with the difference."""
 
 import re
 import time
@@ -37,11 +37,11 @@ def run(*arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A configuration that names a folder with one dialect."""
-    (tmp_path / "dialects").mkdir()
-    (tmp_path / "dialects" / "ours.yaml").write_text(OWN % "2.5")
+    """A configuration that names a folder with one format."""
+    (tmp_path / "formats").mkdir()
+    (tmp_path / "formats" / "ours.yaml").write_text(OWN % "2.5")
     path = tmp_path / "config.yaml"
-    path.write_text("formats: [dialects]\n")
+    path.write_text("formats: [formats]\n")
     return path
 
 
@@ -75,9 +75,9 @@ def test_a_sites_own_lines_are_read(config: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(config: Path, change: tuple[str, str], said: str) -> None:
-    """A dialect that does not hold is refused at the start."""
+    """A format that does not hold is refused at the start."""
     text = OWN.replace(*change)
-    (config.parent / "dialects" / "ours.yaml").write_text(text % "2.5" if "%s" in text else text)
+    (config.parent / "formats" / "ours.yaml").write_text(text % "2.5" if "%s" in text else text)
     code, out = run("check-config", str(config))
     assert (code, said in out) == (2, True), out
 
@@ -102,15 +102,15 @@ def test_what_is_wrong_is_said_with_its_line(config: Path, change: tuple[str, st
 )
 def test_a_file_of_any_content_is_refused_with_its_line(config: Path, data: bytes, said: str) -> None:
     """... and with nothing else that follows from it."""
-    (config.parent / "dialects" / "ours.yaml").write_bytes(data)
+    (config.parent / "formats" / "ours.yaml").write_bytes(data)
     code, out = run("check-config", str(config))
     assert (code, said in out) == (2, True), out
     assert "the key name is missing" not in out
 
 
-def test_dialects_that_cannot_stand_beside_each_other(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_formats_that_cannot_stand_beside_each_other(config: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Two of one name are refused; of two that read one line it is said once who has it, when the daemon starts too."""
-    other = config.parent / "dialects" / "other.yaml"
+    other = config.parent / "formats" / "other.yaml"
     other.write_text(OWN % "2.5")
     code, out = run("check-config", str(config))
     assert (code, "has the same name, 'ours'" in out) == (2, True), out
@@ -148,9 +148,9 @@ def test_no_mark_hangs(mark: str, text: str) -> None:
     assert time.process_time() - began < 0.25  # of 64 KB; without it, years
 
 
-def test_the_more_specific_dialect_has_the_line(config: Path) -> None:
-    """A site's dialect of torchtitan's line: both read it, which is said once; a built-in one may be replaced."""
-    (config.parent / "dialects" / "ours.yaml").write_text(
+def test_the_more_specific_format_has_the_line(config: Path) -> None:
+    """A site's format of torchtitan's line: both read it, which is said once; a built-in one may be replaced."""
+    (config.parent / "formats" / "ours.yaml").write_text(
         'name: ours\nprefixes: ["[titan] {time} - {word} - {word} - "]\nlines:\n'
         '  - {means: step, line: "step:  {step}  loss:  {lm_loss}  ours:", separator: "  "}\n'
         'samples:\n  - line: "[titan] 2026-03-02 08:00:01,123 - root - INFO - step: 10  loss: 10.76  ours: 1"\n'
