@@ -4,7 +4,7 @@ The receiver (monitor/receiver) writes each stream to a file of its directory, a
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import blake2s
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -15,6 +15,8 @@ STAMP = 30
 """Characters of the time before each line of a pushed stream."""
 PATTERN = "*/*/*.log"
 """The files of all streams, below the directory: TENANT/RUN/STREAM."""
+REFUSED = "lines refused"
+"""Value of the label `heartbeat` while a forwarder sends lines again that the receiver has refused."""
 LATE = 7.5
 """Seconds without a heartbeat after which an agent is stale: it sends one every 5 s, and one may be on its way."""
 _MOST = 150  # bytes of a readable part: 255 are allowed for a name
@@ -71,6 +73,8 @@ class AgentStates(NamedTuple):
     """The same of agents without heartbeat: ours was set meanwhile."""
     observed_until: float | None = None
     """When the receiver was last alive, if it is stale: no pushed stream is observed since then."""
+    refused: Collection[str] = ()
+    """Those of `stale` that report that the receiver refuses their lines."""
 
     def clock_offset(self, agent: str) -> float:
         """Seconds to add to a time that the agent gives."""
@@ -82,6 +86,8 @@ class Agent(Struct, omit_defaults=True):
 
     seen: float
     """Its last heartbeat, or lines, by the receiver's clock. Unix seconds."""
+    refused: float = 0.0
+    """Its last heartbeat while the receiver refused its lines, by the receiver's clock. Unix seconds."""
     behind: float | None = None
     """By how many seconds its clock is behind the receiver's, if that is known."""
     shift: float = 0.0
@@ -102,7 +108,9 @@ class AgentReport(Struct):
         silent = {name: self.written_at - one.seen + age for name, one in self.agents.items()}
         stale = {name: now - seconds for name, seconds in silent.items() if seconds > LATE}
         behind = {name: one.behind for name, one in self.agents.items() if one.behind is not None}
+        refused = [name for name in stale if self.written_at - self.agents[name].refused + age <= LATE]
         states = {
-            "active": len(silent) - len(stale), "stale": len(stale), "without_heartbeat": self.without_heartbeat
+            "active": len(silent) - len(stale), "stale": len(stale) - len(refused), "refused": len(refused),
+            "without_heartbeat": self.without_heartbeat,
         }  # fmt: skip
-        return AgentStates(stale, frozenset(self.agents), states, behind, self.others_behind)
+        return AgentStates(stale, frozenset(self.agents), states, behind, self.others_behind, refused=refused)

@@ -27,7 +27,7 @@ class Observing:
         self._watched, self._note = watched, note
         self._mounts: dict[str, float] = {}
         self._agents: dict[str, float] = {}
-        self._lost: set[str] = set()  # reported stale agents
+        self._lost: dict[str, bool] = {}  # reported stale agent -> its lines are refused
         self._beating: Collection[str] | None = None
         self._counted = 0, 0
         self._states: AgentStates | None = None
@@ -50,15 +50,16 @@ class Observing:
             self._beating, self._counted = beating, count
             for run in self._watched.runs.values():
                 self.follow(run, now)
-        self._report_lost({agent for agent, since in agents.items() if now - since >= _LOST}, now)
+        refused = states.refused if states else ()
+        self._report_lost({one: one in refused for one, since in agents.items() if now - since >= _LOST}, now)
 
-    def _report_lost(self, lost: set[str], now: float) -> None:
-        """Report the agents that have been stale for long, and those that have returned."""
-        changed, self._lost = lost ^ self._lost, lost
+    def _report_lost(self, lost: dict[str, bool], now: float) -> None:
+        """Report the agents that have been stale for long (True: their lines are refused), and those that returned."""
+        changed, self._lost = {agent for agent, _ in lost.items() ^ self._lost.items()}, lost
         for source in [one for one in self._watched.sources.values() if _agent(one) in changed] if changed else ():
             agent = _agent(source)
-            why = f"its agent {agent} sends neither lines nor heartbeats"
-            self._note(source, why if agent in lost else None, now)
+            why = "its agent {} sends neither lines nor heartbeats", "the receiver refuses the lines of its agent {}"
+            self._note(source, why[lost[agent]].format(agent) if agent in lost else None, now)
 
     def behind_us(self, source: Source) -> float:
         """Return the seconds to add to the times of a pushed stream's agent."""

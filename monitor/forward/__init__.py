@@ -37,6 +37,7 @@ from megatron_monitor.follow.messages import (
 from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.follow.settings import QUEUE_SIZE, STOP_SECONDS
 from megatron_monitor.identity import named
+from megatron_monitor.pushed import REFUSED
 from megatron_monitor.store import Store
 from megatron_monitor.system.clock import Clock
 
@@ -195,10 +196,14 @@ class Forwarder:
                 table.pop(name, None)
         self._forgotten.clear()
         # After the lines, so that a silence before the heartbeat is real; none while a mount cannot be read.
-        if self._clock.monotonic() >= self._heartbeat_at and is_observed and not self._stopping.is_set():
+        if is_observed and not self._stopping.is_set():
+            self._send_heartbeat("forward")
+
+    def _send_heartbeat(self, kind: str) -> None:
+        if self._clock.monotonic() >= self._heartbeat_at:
             self._heartbeat_at = self._clock.monotonic() + self._heartbeat_interval
             values = [(str(int(self._clock.wall() * 1e9)), "alive")]
-            stream = {"stream": {**self._agent, "heartbeat": "forward"}, "values": values}
+            stream = {"stream": {**self._agent, "heartbeat": kind}, "values": values}
             self._target.push(gzip.compress(msgspec.json.encode({"streams": [stream]})))
 
     def _push_lines(self) -> None:
@@ -252,4 +257,9 @@ class Forwarder:
                 self._progress.batch = b""
             else:
                 pause = min(_MAX_RETRY_PAUSE, 2 * pause)
-                self._stopping.wait(max(wait, pause * random.uniform(0.5, 1.0)))  # noqa: S311 - spreads the agents
+                left = max(wait, pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the agents
+                while left > 0.0 and not self._stopping.is_set():
+                    if wait:  # the receiver answers
+                        self._send_heartbeat(REFUSED)
+                    self._stopping.wait(min(left, self._heartbeat_interval))
+                    left -= self._heartbeat_interval

@@ -49,8 +49,10 @@ class Agents:
         """Add agents that were known before."""
         self._with_heartbeat |= agents
 
-    def note(self, name: str, until: float, now: float, *, heartbeat: bool) -> None:
-        """Note lines that came at `now` and were written at `until` by the agent's own clock (Unix seconds)."""
+    def note(self, name: str, until: float, now: float, *, heartbeat: bool, refused: bool = False) -> None:
+        """Note lines that came at `now` and were written at `until` by the agent's own clock (Unix seconds). `refused`:
+        the heartbeat states that earlier lines wait for the receiver, so the agent's streams are not observed.
+        """
         with self._lock:
             self._follow_clock()
             agent = self._with_heartbeat.get(name)
@@ -66,7 +68,10 @@ class Agents:
             if heartbeat:
                 self._measure(name, agent, now - until)
             offset = min(self._delays.get(name, (0.0,))) if agent.behind is None else agent.behind + agent.shift
-            agent.seen = max(agent.seen, min(until + offset, now))
+            if refused:
+                agent.refused, agent.seen = now, agent.seen or now
+            else:
+                agent.seen = max(agent.seen, min(until + offset, now))
 
     def _measure(self, name: str, agent: Agent, delay: float) -> None:
         """Measure the agent's clock by a heartbeat that came `delay` seconds after it was sent."""
@@ -106,7 +111,7 @@ class Agents:
             agents = {}
             for name, agent in self._with_heartbeat.items():
                 behind = agent.behind if abs(agent.behind or 0.0) > _CLOCK_TOLERANCE else None
-                agents[name] = Agent(agent.seen, behind, agent.shift)
+                agents[name] = Agent(agent.seen, agent.refused, behind, agent.shift)
             others = self._clock_set_by if abs(self._clock_set_by) > _CLOCK_TOLERANCE else 0.0
             return AgentReport(now, agents, len(self._without_heartbeat), others)
 
@@ -125,7 +130,7 @@ class Agents:
             name: deque((delay + step for delay in delays), _DELAYS_KEPT) for name, delays in self._delays.items()
         }
         for agent in self._with_heartbeat.values():
-            agent.seen += step
+            agent.seen, agent.refused = agent.seen + step, agent.refused + step
             agent.behind = agent.behind + step if agent.behind is not None else None
 
 

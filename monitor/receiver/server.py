@@ -20,6 +20,7 @@ import msgspec
 from megatron_monitor.config import Config, ConfigError, host_and_port, spool_directory
 from megatron_monitor.config.inputs import ReceiverSettings
 from megatron_monitor.parsers.redaction import masked
+from megatron_monitor.pushed import REFUSED
 from megatron_monitor.receiver.agents import Agents
 from megatron_monitor.receiver.labels import StreamFile, origin_of
 from megatron_monitor.receiver.messages import PROTOCOLS, Push, Stream
@@ -224,13 +225,14 @@ class Receiver:
         return Reply(204, "text/plain", b"") if protocol == "loki" else _otlp_reply(kind, push.refused)
 
     def _store(self, push: Push, tenant: str) -> None:
-        now, seen = self._clock.wall(), dict[str, tuple[float, bool]]()
+        now, seen = self._clock.wall(), dict[str, tuple[float, bool, bool]]()
         for stream in push.streams:
             file, agent, is_heartbeat = origin_of(stream.labels, tenant, self._watches)
             if agent and stream.entries:
-                until, had_heartbeat = seen.get(agent, (0.0, False))
+                until, had_heartbeat, refused = seen.get(agent, (0.0, False, False))
                 last = max(at for at, _ in stream.entries) / 1e9 or now
-                seen[agent] = max(until, last), is_heartbeat or had_heartbeat
+                refused = refused or stream.labels.get("heartbeat") == REFUSED
+                seen[agent] = max(until, last), is_heartbeat or had_heartbeat, refused
             if file is not None:
                 ahead = stream.date(int((now - self.agents.offset(agent)) * 1e9), round(self.agents.shift(agent) * 1e9))
                 self._count("lines_total", "ahead", by=ahead)
@@ -238,8 +240,8 @@ class Receiver:
             elif not is_heartbeat:
                 self._count_unnamed(stream, tenant)
         # Only now, with its lines on disk, a later silence of the agent counts.
-        for agent, (until, is_heartbeat) in seen.items():
-            self.agents.note(agent, until, now, heartbeat=is_heartbeat)
+        for agent, (until, is_heartbeat, refused) in seen.items():
+            self.agents.note(agent, until, now, heartbeat=is_heartbeat, refused=refused)
         self._count("lines_total", "invalid", by=push.refused)
 
     def _count(self, name: str, label: str, by: int = 1) -> None:

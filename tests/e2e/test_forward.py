@@ -1,5 +1,6 @@
 """`forward` as a process, and a real receiver that loses answers: kill -9 of the forwarder, each line once."""
 
+import gzip
 import hashlib
 import os
 import re
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 
 from megatron_monitor.cli import command
 from megatron_monitor.config import load
-from megatron_monitor.pushed import PATTERN, run_at
+from megatron_monitor.pushed import PATTERN, Agent, run_at
 from megatron_monitor.receiver.server import Receiver
 from megatron_monitor.serve.exchange import Reply, Request, text_reply
 from megatron_monitor.system.clock import SystemClock
@@ -36,8 +37,8 @@ class Flaky:
 
     def _flaky(self, request: Request) -> Reply:
         self.requests += 1
-        if self.away:
-            return text_reply(503, "away\n")
+        if self.away and b"heartbeat" not in gzip.decompress(request.body):
+            return text_reply(429, "away\n", ("Retry-After", "1"))
         reply = self.receiver(request)
         return text_reply(503, "lost\n") if self.requests % 3 == 0 else reply
 
@@ -110,6 +111,32 @@ def test_each_line_once(tmp_path: Path, forward: Callable[..., subprocess.Popen[
     assert list(flaky.receiver.agents.report(0.0).agents) == ["a%2Fn7"]
     process.terminate()
     assert process.wait(timeout=slack(10)) == 0
+    flaky.receiver.stop(1.0)
+
+
+def test_it_is_alive_while_its_lines_are_refused(
+    tmp_path: Path, forward: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """Its heartbeats say so, and after it nothing is lost."""
+    flaky = Flaky(tmp_path / "spool")
+    host, port = flaky.receiver.server.address
+    (tmp_path / "token").write_text("5f1c9b2e77d0\n")
+    (tmp_path / "a.log").write_text("one\n")
+    flaky.away = True
+    forward(
+        "--to", f"http://{host}:{port}", "--heartbeat", "200ms", "--agent", "n7",
+        "--token-file", str(tmp_path / "token"), str(tmp_path / "a.log"),
+    )  # fmt: skip
+
+    def agent() -> Agent:
+        return flaky.receiver.agents.report(SystemClock.wall()).agents.get("a%2Fn7", Agent(0.0))
+
+    wait(lambda: agent().refused, 10.0, "a heartbeat")
+    before = agent()
+    wait(lambda: agent().refused > before.refused + 1.0, 10.0, "further ones")
+    assert agent().seen == before.seen
+    flaky.away = False
+    wait(lambda: agent().seen > before.seen and flaky.texts("a/a") == ["one"], 10.0, "the lines")
     flaky.receiver.stop(1.0)
 
 

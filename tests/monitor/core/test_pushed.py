@@ -237,6 +237,23 @@ def test_a_dead_agent_is_no_hang() -> None:
     assert lab.firing("hang") == ["gpt"]
 
 
+def test_the_reason_is_that_the_receiver_refuses_the_lines() -> None:
+    """An agent that reports so is alive; if it then dies, the reason is another."""
+    lab, reasons = Pushed("node0"), list[str]()
+    lab.train(range(1, 30))
+    since = lab.now + lab.core.wall_offset
+    for refused in (("node0",), ()):
+        for _ in range(100):
+            lab.core.listen({}, lab.now, AgentStates({"node0": since}, frozenset({"node0"}), {}, refused=refused))
+            Following.wait(lab, 1)
+        reasons += lab.core.runs["gpt"].state.unreadable.values()
+    assert reasons == [
+        "the receiver refuses the lines of its agent node0",
+        "its agent node0 sends neither lines nor heartbeats",
+    ]
+    assert lab.firing("hang") == []
+
+
 def test_a_dead_receiver_is_no_hang() -> None:
     """Of agents without heartbeat too: their streams are unobserved until it is back; files are judged meanwhile."""
     lab = Pushed()

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from megatron_monitor.config import load
-from megatron_monitor.pushed import PATTERN, AgentReport, run_at
+from megatron_monitor.pushed import PATTERN, REFUSED, AgentReport, run_at
 from megatron_monitor.receiver import server as module
 from megatron_monitor.receiver.server import Credentials, Receiver
 from megatron_monitor.receiver.spool import QuotaError
@@ -262,8 +262,27 @@ def test_lines_that_name_no_run(running: Callable[..., Running], caplog: pytest.
     for beat in ({"heartbeat": "fluent-bit"}, {"container": "heartbeat", "run": "agents"}):
         assert one.status(LOKI, loki("alive", labels={"agent": f"node{len(beat)}", **beat})) == 204
     assert one.counted()["lines_total unnamed"] == 3.0
-    assert one.states() == {"active": 2, "stale": 0, "without_heartbeat": 1}
+    assert one.states() == {"active": 2, "stale": 0, "refused": 0, "without_heartbeat": 1}
     assert one.lines() == []
+
+
+def test_a_forwarder_whose_lines_are_refused(running: Callable[..., Running]) -> None:
+    """It is alive, and its streams are not observed until its lines are accepted."""
+    one, agent = running(), {"agent": "n7"}
+
+    def beat(kind: str) -> tuple[int, int]:
+        one.clock.advance(5.0)
+        values = [[str(int(one.clock.wall() * 1e9)), "alive"]]
+        stream = {"stream": {**agent, "heartbeat": kind}, "values": values}
+        assert one.status(LOKI, json.dumps({"streams": [stream]}).encode()) == 204
+        states = one.states()
+        return states["stale"], states["refused"]
+
+    assert [beat(kind) for kind in ("forward", REFUSED, REFUSED, REFUSED)] == [(0, 0), (0, 0), (0, 1), (0, 1)]
+    one.clock.advance(8.0)
+    states = one.states()
+    assert (states["stale"], states["refused"]) == (1, 0)
+    assert beat("forward") == (0, 0)
 
 
 def test_a_line_dated_an_hour_ahead(running: Callable[..., Running]) -> None:
