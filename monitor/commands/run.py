@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -66,10 +67,17 @@ def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once
     from megatron_monitor.daemon import StartError, serve  # slow to import; --once needs none of it
 
     try:
-        with _receiver(given, config) if receive else nullcontext():
-            serve(config, lambda: given.load(paths, name))
+        with _receiver(given, config) if receive else nullcontext() as child:
+            serve(config, partial(_load, given, paths, name, child))
     except StartError as error:
         fail(error)
+
+
+def _load(given: ConfigOptions, paths: tuple[str, ...], name: str | None, child: "Child | None") -> Config:
+    """Read the configuration again, also in the child. Raises ConfigError."""
+    if child is not None:
+        child.reload()
+    return given.load(paths, name)
 
 
 def _receiver(given: ConfigOptions, config: Config) -> "Child":

@@ -1,6 +1,7 @@
 """A child process that is restarted if it ends, and that ends with this process."""
 
 import logging
+import signal
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ class Child:
     def __init__(self, arguments: Sequence[str]) -> None:
         self._arguments = list(arguments)
         self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._keep, name="child", daemon=True)
 
     def __enter__(self) -> "Child":
@@ -28,10 +30,15 @@ class Child:
         self._stopping.set()
         self._thread.join(2 * _STOP)
 
+    def reload(self) -> None:
+        """Send SIGHUP to the process. One that has not set its handler yet ends, and is restarted."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGHUP)
+
     def _keep(self) -> None:
         pause = _PAUSES[0]
         while not self._stopping.is_set():
-            process = subprocess.Popen(self._arguments)  # noqa: S603 - this program, with its own arguments
+            process = self._process = subprocess.Popen(self._arguments)  # noqa: S603 - this program, with its own arguments
             waited = 0.0
             while process.poll() is None and not self._stopping.wait(_POLL):
                 waited += _POLL

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,9 +151,12 @@ def test_a_receiver_that_is_not_there_is_no_hang(
 
 
 def test_the_observer_starts_its_receiver(start: Start, tmp_path: Path) -> None:
-    """`run --receive`: it is started again if it is killed, and ends with the observer."""
-    port = free_port()
-    daemon = start("--receive", *settings(tmp_path, port))
+    """`run --receive`: it is started again if it is killed, reads its configuration again at SIGHUP to the observer,
+    and ends with it.
+    """
+    port, file = free_port(), tmp_path / "config.yaml"
+    file.write_text("")
+    daemon = start("--receive", "--config", str(file), *settings(tmp_path, port))
 
     def up() -> bool:
         return answers(f"http://127.0.0.1:{port}/-/ready")
@@ -169,5 +173,18 @@ def test_the_observer_starts_its_receiver(start: Start, tmp_path: Path) -> None:
     daemon.wait(lambda: children() not in ([], [killed]) and up(), 20.0)
     agent.push(1)
     daemon.wait(lambda: daemon.metric("megatron_iterations_total", run="ml/gpt") == 20.0)
+    file.write_text(f"receiver: {{tenants: {{a: [{'a' * 64}]}}}}\n")
+    same = children()
+    daemon.process.send_signal(signal.SIGHUP)
+
+    def refused() -> bool:
+        try:
+            agent.push(1)
+        except urllib.error.HTTPError as error:
+            return error.code == 401
+        return False
+
+    daemon.wait(refused)
+    assert children() == same
     daemon.kill()
     wait(lambda: not up(), 10.0, "the end of the receiver")
