@@ -20,6 +20,7 @@ from tests.programs import slack
 pytestmark = [pytest.mark.e2e, pytest.mark.chromium]
 AXE = Path(__file__).parent / "axe-core" / "axe.min.js.gz"
 LIVE = "document.getElementById('connection').textContent.includes('live')"
+LONG = "a-long-name-" + 188 * "x"
 HOSTILE = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>"
 
 
@@ -60,6 +61,7 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     log = folder / "logs" / "train.log"
     log.write_text("".join(line(number) for number in range(1, 40)))
     rich_log(folder / "logs" / "rich.log")
+    (folder / "logs" / f"{LONG}.log").write_text("".join(line(number) for number in range(1, 40)))
     with daemons(folder) as start:
         yield hang(start("--set", "detectors.hang.minimum=1s", str(folder / "logs" / "*.log")), log, line(40))
 
@@ -206,7 +208,7 @@ def choose(page: Page, where: str, label: str, value: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1600, True), (390, False), (390, True)])
 def test_accessible(browser: Browser, hung: RunningDaemon, width: int, dark: bool) -> None:
     """Axe finds nothing on either page, light and dark, wide and on a phone; nothing is wider than the screen."""
     axe = gzip.decompress(AXE.read_bytes()).decode()
@@ -214,6 +216,7 @@ def test_accessible(browser: Browser, hung: RunningDaemon, width: int, dark: boo
         page = opened(browser, f"http://{hung.address}/{path}", width=width, dark=dark)
         if path:
             page.wait("document.querySelectorAll('.chart').length >= 6")
+            page.wait("document.querySelector('#beside select') !== null")
         page.evaluate(axe + ";null")
         found = page.evaluate(
             "axe.run().then((r) => r.violations.map((v) => [v.id, v.impact, v.nodes.map((n) => n.html)]))"
@@ -244,7 +247,7 @@ def test_nothing_of_a_log_is_run(browser: Browser, start: Start, tmp_path: Path)
 def test_served_and_live_figures_are_the_same(browser: Browser, hung: RunningDaemon) -> None:
     """What the server writes and what the script writes cannot drift apart."""
     page = opened(browser, f"http://{hung.address}/")
-    page.wait("document.querySelectorAll('tbody tr').length === 2")
+    page.wait("document.querySelectorAll('tbody tr').length === 3")
     cells = "[...D.querySelectorAll('tbody tr')].flatMap((row) => [...row.cells].filter((cell) => !cell.querySelector('[data-k=progress_at]')).map((cell) => [row.dataset.run, cell.textContent.trim(), cell.innerHTML.replace(/ hidden=\"\"/g, '')]))"
     served = page.evaluate(
         f"fetch('./').then((a) => a.text()).then((t) => {{ const D = new DOMParser().parseFromString(t, 'text/html'); return {cells}; }})"
