@@ -21,7 +21,7 @@ from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import SystemClock
 
-_MAX_TURN_SECONDS = 300.0  # stacks of all nodes take two minutes
+_MAX_TURN_SECONDS = 300.0  # of several commands, each with a time limit
 _log = logging.getLogger(__name__)
 
 
@@ -63,6 +63,7 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
     while not stop.is_set():
         if not remediator.turn():
             stop.wait(EVERY)
+    remediator.finish()
     server.stop()
     files.close()
 

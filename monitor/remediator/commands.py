@@ -49,7 +49,7 @@ class LaterError(Exception):
 
 
 class Slurm:
-    """Slurm's clients, used by one thread. A call returns when its commands have ended."""
+    """Slurm's clients. A call returns when its commands have ended. Dumps of stacks are called in other threads."""
 
     def __init__(self, clock: Clock, directory: Path) -> None:
         """Stack dumps become files in `directory`."""

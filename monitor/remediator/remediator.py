@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -116,6 +117,8 @@ class Remediator:
         self._seen: dict[_Key, float] = {}  # since when an incident is seen without a gap, monotonic seconds
         self._refused: dict[_Key, tuple[str, float]] = {}  # why Slurm's answer forbids it, and when it is asked again
         self._not_before: dict[int, float] = {}  # execution -> when its next step is tried
+        self._dumps: dict[int, Future[tuple[bool, str]]] = {}  # execution -> its dump that is under way
+        self._threads: Executor = ThreadPoolExecutor(thread_name_prefix="dump")
         self.turned_at = clock.monotonic()
         """When the last turn ended, monotonic seconds."""
         self.shown = self.counts.frozen()
@@ -140,6 +143,14 @@ class Remediator:
         self.counts.set("loop_timestamp_seconds", self._clock.wall())
         self.shown, self.turned_at = self.counts.frozen(), self._clock.monotonic()
         return any(worked)
+
+    def finish(self) -> None:
+        """Wait for the dumps that are under way, and record their outcomes."""
+        wait(self._dumps.values())
+        for one in self.record.executions:
+            if one.number in self._dumps:
+                self._take_dump(one)
+        self._save()
 
     def _advice(self) -> dict[str, Advice] | None:
         """Return the advice by run; None if the observer does not answer usefully."""
@@ -183,6 +194,7 @@ class Remediator:
         A begun step may have been done, so it becomes `unknown` and is not repeated. A waiting step becomes `skipped`.
         An execution without a begun step is dropped, and planned again.
         """
+        self._dumps.clear()
         untouched = [
             one
             for one in self.record.executions
@@ -267,6 +279,8 @@ class Remediator:
 
     def _advance(self, execution: Execution, advice: Mapping[str, Advice] | None) -> bool:
         """Execute the next step. Return True if one was executed."""
+        if execution.number in self._dumps:
+            return self._dumps[execution.number].done() and self._take_dump(execution)
         if self._clock.monotonic() < self._not_before.get(execution.number, 0.0):
             return False
         waiting = [index for index, step in enumerate(execution.steps) if step.status == "waiting"]
@@ -294,14 +308,29 @@ class Remediator:
         return observed(own, incident) if own is not None and incident is not None else "the incident has ended"
 
     def _do(self, execution: Execution, index: int) -> bool:
-        """Record that the step is begun, execute it, record the outcome. Return False if it is to be retried."""
+        """Record that the step is begun, execute it, record the outcome. Return False if it is to be retried. A dump is
+        executed in another thread, because it takes up to two minutes.
+        """
         step = execution.steps[index]
         step.status = "begun"
         if not self._save():
             step.status = "waiting"
             return False
+        if step.action == "dump_stacks":
+            self._dumps[execution.number] = self._threads.submit(self._slurm.carry_out, execution, index)
+            return True
+        return self._record(execution, step, lambda: self._slurm.carry_out(execution, index))
+
+    def _take_dump(self, execution: Execution) -> bool:
+        step = next(step for step in execution.steps if step.status == "begun")
+        worked = self._record(execution, step, self._dumps.pop(execution.number).result)
+        self._close(execution)
+        return worked
+
+    def _record(self, execution: Execution, step: Step, outcome_of: Callable[[], tuple[bool, str]]) -> bool:
+        """Record the outcome of the step. Return False if it is to be retried."""
         try:
-            ok, outcome = self._slurm.carry_out(execution, index)
+            ok, outcome = outcome_of()
         except LaterError as why:
             if self._clock.wall() - execution.planned_at < _RETRIED_FOR:
                 step.status, step.outcome = "waiting", str(why)

@@ -4,6 +4,8 @@ import atexit
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,19 @@ atexit.register(shutil.rmtree, DIRECTORY, ignore_errors=True)
 
 class KilledError(Exception):
     """The remediator ends at once."""
+
+
+class AtOnce(Executor):
+    """Calls in the caller's thread."""
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **names: Any) -> Future[Any]:  # type: ignore[override]
+        """The outcome, at once."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*arguments, **names))
+        except LaterError as error:
+            future.set_exception(error)
+        return future
 
 
 class Disk:
@@ -87,7 +102,7 @@ class Remediated(Site):
     def remediator(self) -> Remediator:
         """The process; `restart` begins another one."""
         made = Remediator(load("", list(self.settings)), Disk(self), self, self.ask_observer, self)  # type: ignore[arg-type]
-        made.own_job = ""
+        made.own_job, made._threads = "", AtOnce()
         return made
 
     def restart(self) -> None:

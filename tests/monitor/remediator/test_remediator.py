@@ -1,13 +1,22 @@
 """Remediations through the real core and its API: what is planned, in which order it is done, what keeps it from it."""
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from megatron_monitor.advice.record import Execution, read
 from megatron_monitor.config import ConfigError, load
 from megatron_monitor.remediator.remediator import Files, StartError
+from megatron_monitor.run.records import SlurmJob
+from megatron_monitor.slurm import JobAnswered, JobQuestion
 from tests.lines import line
-from tests.monitor.remediator.site import REQUEUE, RESUBMIT, Remediated
+from tests.monitor.extended import slurm
+from tests.monitor.remediator.site import REQUEUE, RESUBMIT, Outcome, Remediated
+from tests.monitor.slurm.site import read_show, shown
+from tests.programs import wait
 
 
 def test_a_hang_that_lasts_is_requeued_once() -> None:
@@ -171,6 +180,60 @@ def test_no_more_than_so_often_a_day_and_no_more_without_a_checkpoint() -> None:
         assert [command.split()[-2] for command in site.done] == expected
     assert "no further restart" in site.actions
     assert site.fired("restart_failed")
+
+
+class Two(Remediated):
+    """A second run, of job 1235. The dump of job 1234 lasts until `dumped` is set."""
+
+    OTHER = "/m/slurm-1235.out"
+
+    def __init__(self) -> None:
+        self.dumped = threading.Event()
+        super().__init__(RESUBMIT, f"runs=[{{name: r, paths: [/l/*]}}, {{name: s, paths: ['{self.OTHER}']}}]")
+        self.remediator._threads = ThreadPoolExecutor()
+
+    def job(self, number: str) -> SlurmJob:
+        """Each has its own output."""
+        path = self.OTHER if number == "1235" else self.path
+        return read_show(shown(int(number), StdOut=path, StdErr=path), number)
+
+    def reply(self, number: str) -> None:
+        """As `job`."""
+        slurm(self.core).answered(
+            JobAnswered(JobQuestion({"1234": "r", "1235": "s"}[number], number), self.job(number)), self.now
+        )
+
+    def carry_out(self, execution: Execution, index: int) -> Outcome:
+        """The first dump waits."""
+        if index == 0 and execution.job == "1234":
+            assert self.dumped.wait(60.0)
+        return super().carry_out(execution, index)
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """The remediator turns until then, at one instant of the tests' clock."""
+        wait(lambda: condition() or self.turn() is not None, 10.0, lambda: str(self.executions))
+
+
+def test_a_dump_that_takes_long_delays_no_other_run() -> None:
+    """The second job is dumped, cancelled and submitted again meanwhile. A remediator that is told to end waits for the
+    dump and records it.
+    """
+    site = Two()
+    for number in range(1, 6):
+        site.write(site.OTHER, line(number, seconds=10.0))
+        site.wait(10)
+    site.wait(110)
+    site.wait_for(lambda: "scancel 1235" in site.done)
+    site.wait_for(lambda: not any(one.open for one in site.executions if one.run == "s"))
+    (first,) = (one for one in site.executions if one.run == "r")
+    assert [step.status for step in first.steps] == ["begun", "waiting", "waiting"]
+    assert "scancel 1234" not in site.done
+    site.dumped.set()
+    site.remediator.finish()
+    recorded = read(site.path_of_record)
+    assert recorded is not None
+    assert [step.status for step in recorded.executions[0].steps] == ["done", "waiting", "waiting"]
+    site.wait_for(lambda: "scancel 1234" in site.done)
 
 
 def test_two_remediators_do_not_share_a_directory(tmp_path: Path) -> None:
