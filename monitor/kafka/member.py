@@ -9,7 +9,6 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import closing
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +17,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
 from megatron_monitor.extensions import Service
+from megatron_monitor.kafka.records import headers_of
 from megatron_monitor.kafka.shard import Shard
 from megatron_monitor.kafka.state import Reader, StateError, StateRecord, prepare
 from megatron_monitor.services import StartError
@@ -49,7 +49,6 @@ _GROUP = {
     "queued.max.messages.kbytes": "16384",
     "isolation.level": "read_committed",
 }
-_HEADERS = methodcaller("headers")  # a direct call crashes Python 3.11 in warm code if a name is not UTF-8
 _HELP = {
     KafkaError._ALL_BROKERS_DOWN: "no broker answers at {brokers}",
     KafkaError._RESOLVE: "the names of {brokers} cannot be resolved",
@@ -198,11 +197,7 @@ class Member(Service):
                 self._warn(f"records {shard.next} to {low - 1} of partition {shard.partition} were deleted unread")
                 self._counts["kafka_records_total", "lost"] += low - shard.next
         at = round(self._clock.wall() * 1e9) if kind == TIMESTAMP_NOT_AVAILABLE else stamp * 10**6
-        try:
-            headers = {name: (value or b"").decode("utf-8", "replace") for name, value in _HEADERS(message) or ()}
-        except Exception:  # noqa: BLE001 - names that are not UTF-8: a record must not end the member
-            headers = {}
-        shard.handle_record(offset, message.key(), message.value(), headers, at)
+        shard.handle_record(offset, message.key(), message.value(), headers_of(message), at)
 
     def _handle_end(self, shard: Shard, message: Message) -> None:
         """Note that all records of the partition were handled."""

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from megatron_monitor.config.inputs import KafkaSettings
+from megatron_monitor.kafka.records import headers_of
 from megatron_monitor.store import Parts, encoded
 
 _log = logging.getLogger(__name__)
@@ -25,6 +26,13 @@ _TOPIC = {
     "segment.bytes": str(64 << 20),
     "max.message.bytes": str(_MAX_RECORD_BYTES),
 }
+
+
+def key_of(settings: KafkaSettings, partition: int) -> str:
+    """Return the key of a partition's record, which is also the owner's transactional id. Several groups and topics may
+    have their states in one topic.
+    """
+    return f"{settings.group}/{settings.topic}/{partition}"
 
 
 class RecoveredState(NamedTuple):
@@ -68,7 +76,7 @@ class Reader:
     """Finds the newest record of a partition. For one thread."""
 
     def __init__(self, settings: KafkaSettings) -> None:
-        self._topic, self._lines = settings.state_topic, str(settings.topic)
+        self._settings, self._topic, self._lines = settings, settings.state_topic, str(settings.topic)
         self._consumer = Consumer(
             {
                 **settings.properties(),
@@ -92,16 +100,17 @@ class Reader:
         return None
 
     def _last(self, partition: int, begin: int) -> RecoveredState | None:
-        """Return the last record from offset `begin` on."""
+        """Return the partition's last record from offset `begin` on."""
+        key = key_of(self._settings, partition).encode()
         self._consumer.assign([TopicPartition(self._topic, partition, begin)])
         state = None
         try:
             while (message := self._consumer.poll(_TIMEOUT)) is not None:
                 error = message.error()
+                if error is None and message.key() != key:
+                    continue
                 if error is None:
-                    headers: Any = message.headers() or ()
-                    address = dict(headers).get("address", b"").decode("utf-8", "replace")
-                    state = RecoveredState(message.value() or b"", address)
+                    state = RecoveredState(message.value() or b"", headers_of(message).get("address", ""))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return state
                 else:
@@ -144,7 +153,7 @@ class StateRecord:
         self._producer = Producer(
             {
                 **settings.properties(),
-                "transactional.id": f"{settings.group}.{settings.topic}.{partition}",
+                "transactional.id": key_of(settings, partition),
                 "compression.type": "zstd",
                 "message.max.bytes": str(_MAX_RECORD_BYTES),
                 "linger.ms": "0",
@@ -169,21 +178,20 @@ class StateRecord:
         """Write the record. False if the brokers refuse it: then nothing is written."""
         if self.lost:
             return False
-        producer, headers = self._producer, {"address": self._address}
+        producer, settings, partition = self._producer, self._settings, self._partition
+        key, headers = key_of(settings, partition), {"address": self._address}
         try:
             producer.begin_transaction()
-            producer.produce(
-                self._settings.state_topic, data, str(self._partition), partition=self._partition, headers=headers
-            )
+            producer.produce(settings.state_topic, data, key, partition=partition, headers=headers)
             producer.commit_transaction(_TIMEOUT)
         except KafkaException as exception:
             error = exception.args[0]
         else:
             self.trouble = ""
             return True
-        self.trouble = f"the state of partition {self._partition} was not saved: {error.str()}"
+        self.trouble = f"the state of partition {partition} was not saved: {error.str()}"
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            self.trouble += f"; raise max.message.bytes of {self._settings.state_topic}"
+            self.trouble += f"; raise max.message.bytes of {settings.state_topic}"
         _log.warning("kafka: %s", self.trouble)
         try:
             producer.abort_transaction(_TIMEOUT)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ RUNS = [f"run{number}" for number in range(8)]
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Of a broker with a topic for each test."""
-    with broker(logs=PARTITIONS, unkeyed=PARTITIONS, fenced=PARTITIONS) as found:
+    with broker(**dict.fromkeys(("logs", "unkeyed", "fenced", "other.fenced"), PARTITIONS)) as found:
         yield found
 
 
@@ -151,3 +152,15 @@ def test_who_had_the_partition_before_writes_nothing_any_more(address: str) -> N
     assert (found.value, found.address) == (b"29", "http://new/")
     assert reader.newest(2) is None
     reader.close()
+
+
+def test_two_topics_of_one_group_have_their_own_states(address: str) -> None:
+    """In one state topic; nor does a group whose name ends like a topic fence another one's member."""
+    names = (("group", "fenced"), ("group", "other.fenced"), ("group.other", "fenced"))
+    kinds = [KafkaSettings(bootstrap=(address,), topic=topic, group=group) for group, topic in names]
+    records = [StateRecord(settings, 1, f"http://{number}/") for number, settings in enumerate(kinds)]
+    assert [record.open() for record in records] == [b"", b"", b""]
+    assert all(record.write(b"%d" % number) for number, record in enumerate(records))
+    for number, settings in enumerate(kinds):
+        with closing(Reader(settings)) as reader:
+            assert reader.newest(1) == (b"%d" % number, f"http://{number}/")

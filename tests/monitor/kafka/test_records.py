@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from megatron_monitor.kafka.records import push_of
+from megatron_monitor.kafka.records import headers_of, push_of
 from megatron_monitor.receiver.wire import WireError
 from tests.kafka_broker import loki
 
@@ -56,3 +56,30 @@ def test_what_is_no_text() -> None:
     """Avro, as the schema registry has it."""
     with pytest.raises(WireError, match="neither text nor OTLP"):
         push_of(b"\0\0\0\0\7rest", {}, AT)
+
+
+class Message:
+    """As of confluent_kafka."""
+
+    def __init__(self, found: object) -> None:
+        self.found = found
+
+    def headers(self) -> object:
+        """It raises SystemError if a name is not UTF-8."""
+        if self.found is SystemError:
+            raise SystemError("returned a result with an exception set")
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("found", "labels"),
+    [
+        (None, {}),
+        ([("run", b"gpt"), ("pod", None)], {"run": "gpt", "pod": ""}),
+        ([("a", b"\xff")], {"a": "�"}),
+        (SystemError, {}),
+    ],
+)
+def test_headers_that_are_no_text_end_no_member(found: object, labels: dict[str, str]) -> None:
+    """They are left out; so is a value that is absent."""
+    assert headers_of(Message(found)) == labels
