@@ -171,7 +171,7 @@ class Soak:
         rows = [row for row in self._page().splitlines() if row.startswith(f"{name}{{")]
         return {row.split('run="')[1].split('"')[0]: float(row.rsplit(" ", 1)[1]) for row in rows}
 
-    def budget(self, name: str) -> float:
+    def timeout(self, name: str) -> float:
         """Seconds of silence that the run has now: twice the longest that was called a hang and ended."""
         metric = "megatron_hang_deadline_timestamp_seconds"
         self.wait(lambda: name in self.metrics(metric), WITHIN)  # the daemon may have been started a moment ago
@@ -221,11 +221,11 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
             time.sleep(soak.chance.uniform(0.0, 5.0))
         if hanging is not None:
             name, since, healthy = hanging.name, hanging.hung[-1][0], time.monotonic()
-            budget = soak.budget(name)
-            if soak.wait(lambda n=name, s=since: soak.receiver.of(n, "firing", s), 3 * WITHIN + budget):  # type: ignore[misc]
+            timeout = soak.timeout(name)
+            if soak.wait(lambda n=name, s=since: soak.receiver.of(n, "firing", s), 3 * WITHIN + timeout):  # type: ignore[misc]
                 late.append(max(0.0, soak.receiver.of(name, "firing", since)[0] - healthy))
             else:
-                missed.append(f"{name}: {time.monotonic() - since:.0f} s silent, budget {budget:.0f} s")
+                missed.append(f"{name}: {time.monotonic() - since:.0f} s silent, progress timeout {timeout:.0f} s")
             hanging.hung[-1][1] = time.monotonic()
             hanging.hanging.clear()
             soak.wait(lambda n=name, s=hanging.hung[-1][1]: soak.receiver.of(n, "resolved", s), WITHIN)  # type: ignore[misc]

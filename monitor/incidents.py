@@ -225,8 +225,8 @@ class _Tick(NamedTuple):
         if not (incident.event or incident.display_only):
             offset = self.state.wall_offset
             since, at = incident.since + offset, self.now + offset
-            budget = incident.evidence.get("budget_seconds")
-            deadline = since + budget if incident.incident == "hang" and budget is not None else None
+            timeout = incident.evidence.get("timeout_seconds")
+            deadline = since + timeout if incident.incident == "hang" and timeout is not None else None
             incident.event = self.events.of(self.state.name, incident.severity, since, at, superseded, deadline)
 
     def _count(self, kind: str) -> None:

@@ -175,7 +175,7 @@ _READS: dict[str, Callable[[RunView], Iterable[MetricSample] | HistogramSample |
     ),
     "nodes": lambda view: [MetricSample((clean_label(node),), 1.0) for node in view.nodes],
     "run_state": lambda view: [MetricSample((name,), float(name == view.run_state)) for name in RUN_STATES],
-    "effective_ratio": lambda view: _one(derived.effective_ratio(view.state, view.now)),
+    "goodput": lambda view: _one(derived.goodput(view.state, view.now)),
     "mfu": lambda view: _one(derived.utilisation(view.state, view.peak_tflops)[0]),
     "hfu": lambda view: _one(derived.utilisation(view.state, view.peak_tflops)[1]),
     "validation": lambda view: _named({name: result.loss for name, result in view.state.attempt.validations.items()}),

@@ -127,7 +127,7 @@ def _by(remediation: Remediation, state: RunState, incident: Incident, at_work: 
     """Return the advice that this remediation implies."""
     if at_work:
         return _advice(state, incident, "wait", f"remediation {at_work} is under way: {incident.summary}")
-    hung_at = incident.since + incident.evidence.get("budget_seconds", 0.0)  # a late run is not a hang yet
+    hung_at = incident.since + incident.evidence.get("timeout_seconds", 0.0)  # a late run is not a hang yet
     left = max(incident.opened_at, hung_at) + remediation.after - now
     if incident.incident != "crash" and left > 0:  # the run may still continue
         return _advice(state, incident, "wait", f"the remediation is due in {duration(left)}: {incident.summary}")

@@ -96,7 +96,7 @@ def _sentence(summary: dict[str, Any]) -> Iterator[str]:
     where = "" if last is None else f" after iteration {last}"
     yield ("the log ends" if state == "open" else state) + where
     yield f"{summary['iterations']} iterations in {duration(summary['seconds'])}"
-    if (ratio := summary.get("effective_training_time_ratio")) is not None:
+    if (ratio := summary.get("goodput")) is not None:
         yield f"{100 * ratio:.1f} % of it computing"
     if (pace := summary.get("median_seconds_per_iteration")) is not None:
         yield f"{pace:.4g} s an iteration"

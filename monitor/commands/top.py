@@ -204,10 +204,10 @@ def _incident(incident: dict[str, Any], now: float) -> Text:
 _FIGURES = {
     "Iteration": "iteration", "Done": "done", "s/it": "seconds_per_iteration", "vs normal": "over_normal",
     "TFLOPs": "tflops", "MFU": "mfu", "Samples/s": "samples_per_second", "Loss": "lm_loss", "Scale": "loss_scale",
-    "Memory": "max_memory_bytes", "Silent": "progress_at", "Ends in": "eta", "At risk": "at_risk_seconds",
+    "Memory": "max_memory_bytes", "Silent": "progress_at", "Ends in": "eta", "Unsaved": "unsaved_progress_seconds",
 }  # fmt: skip
 """Heading -> key in the result of `figures`."""
-_FIRST = ("Run", "State", "Iteration", "s/it", "vs normal", "Silent", "Loss", "Done", "Ends in", "TFLOPs", "At risk")
+_FIRST = ("Run", "State", "Iteration", "s/it", "vs normal", "Silent", "Loss", "Done", "Ends in", "TFLOPs", "Unsaved")
 
 
 def _table(runs: Sequence[Run], now: float, width: int) -> Table:

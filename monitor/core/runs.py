@@ -187,8 +187,10 @@ class Runs(dict[str, Run]):
         A run that crashed just now in a `new` file, between two searches, is live too.
         """
         state = run.state
-        allowed = hang.budget(state, self._config.detectors.hang).seconds if state.progress_at is not None else 0.0
-        old = stamped_long_ago(state, now - allowed)
+        timeout = 0.0
+        if state.progress_at is not None:
+            timeout = hang.progress_timeout(state, self._config.detectors.hang).seconds
+        old = stamped_long_ago(state, now - timeout)
         if state.live and (run.book.open or not old):  # otherwise the file read first has no stamps
             return
         if new and _crashed_just_now(run, now):
@@ -196,14 +198,14 @@ class Runs(dict[str, Run]):
         elif state.progress_at is None:
             run.historical = run.historical or (state.proven and state.attempt.phase in ENDED)
         else:
-            run.historical = old or now - state.progress_at > allowed or state.attempt.phase in ENDED
+            run.historical = old or now - state.progress_at > timeout or state.attempt.phase in ENDED
             state.live = not run.historical
 
     def archive_stale(self, run: Run | None, now: float) -> None:
         """Make a saved run without readable files historical if its progress timeout has passed."""
         if run is None or not run.state.live or run.state.progress_at is None:
             return
-        if now - run.state.progress_at > hang.budget(run.state, self._config.detectors.hang).seconds:
+        if now - run.state.progress_at > hang.progress_timeout(run.state, self._config.detectors.hang).seconds:
             run.historical, run.state.live = True, False
 
 

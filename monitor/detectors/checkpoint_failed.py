@@ -13,7 +13,7 @@ from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings, 
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.parsers.programs import program_of
-from megatron_monitor.run.derived import at_risk_seconds
+from megatron_monitor.run.derived import unsaved_progress_seconds
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
 
@@ -195,8 +195,8 @@ class CheckpointFailed(Rule):
             return CLEAR
         complete = state.learned.checkpoints.last_iteration
         severity: Severity = "critical" if failed.exception or failed.in_a_row > 1 else "warning"
-        risk = at_risk_seconds(state) or 0.0
-        lost = f", {risk:.0f} s of training at risk" if risk else ""
+        risk = unsaved_progress_seconds(state) or 0.0
+        lost = f", {risk:.0f} s of training unsaved" if risk else ""
         last = f"the last complete one is iteration {complete}" if complete is not None else "none was completed before"
         which = f"the checkpoint of iteration {failed.iteration}" if failed.iteration else "a checkpoint"
         summary = f"{which} failed: {failed.reason}; {last}{lost}"
@@ -205,7 +205,7 @@ class CheckpointFailed(Rule):
             "reason": failed.reason,
             "failed_in_a_row": failed.in_a_row,
             "last_complete_iteration": complete,
-            "at_risk_seconds": round(risk, 1),
+            "unsaved_progress_seconds": round(risk, 1),
         }
         return Finding("firing", severity, summary, evidence, onset=failed.iteration or None, since=since)
 

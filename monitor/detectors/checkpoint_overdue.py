@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, RuleSettings, Severity
 from megatron_monitor.parsers.events import CheckpointSaved
 from megatron_monitor.parsers.programs import program_of
-from megatron_monitor.run.derived import at_risk_seconds
+from megatron_monitor.run.derived import unsaved_progress_seconds
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
@@ -136,12 +136,12 @@ class CheckpointOverdue(Rule):
             return CLEAR
         if not limit.passed(self, iteration):
             return CLEAR
-        since, risk = iteration - self.last, at_risk_seconds(state) or 0.0
+        since, risk = iteration - self.last, unsaved_progress_seconds(state) or 0.0
         saved = f"since iteration {self.last}" if self.saves else "at all"
         summary = f"no checkpoint {saved}: {since} iterations, {risk:.0f} s of training; {limit.basis}"
         evidence = {
             "iterations": since,
-            "at_risk_seconds": round(risk, 1),
+            "unsaved_progress_seconds": round(risk, 1),
             "last_complete_iteration": self.last if self.saves else None,
             "limit": limit.basis,
         }

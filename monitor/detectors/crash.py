@@ -21,7 +21,7 @@ from megatron_monitor.detectors.base import (
     missing_evidence,
     stated,
 )
-from megatron_monitor.run.derived import at_risk_seconds
+from megatron_monitor.run.derived import unsaved_progress_seconds
 from megatron_monitor.run.ending import PLANNED, Evidence
 from megatron_monitor.run.job import evidence as job_evidence
 from megatron_monitor.run.nodes import blamed
@@ -170,7 +170,7 @@ def _summary(state: RunState, failure: Evidence) -> str:
     place += f" on {failure.node}" if failure.node else ""
     ranks = len(attempt.watchdog_ranks)
     many = f" ({ranks} ranks' watchdogs gave up)" if failure.failure == "nccl" and ranks > 1 else ""
-    risk = at_risk_seconds(state)
+    risk = unsaved_progress_seconds(state)
     lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
     advice = advice_for("crash", failure.failure)
     if failure.failure == "stopped" and state.job is not None and state.job.cancelled_by:
@@ -190,7 +190,7 @@ def _evidence(state: RunState, failure: Evidence) -> dict[str, Any]:
         "watchdog_ranks": attempt.watchdog_ranks[:64] or None,
         "watchdog_nodes": attempt.watchdog_nodes[:64] or None,
         "last_checkpoint_iteration": state.learned.checkpoints.last_iteration,
-        "lost_seconds": at_risk_seconds(state),
+        "lost_seconds": unsaved_progress_seconds(state),
         "last_line": attempt.last_line or None,
         "nodes": blamed(state) or None,
         "ranks": [failure.rank] if failure.rank is not None and not attempt.watchdog_ranks else None,

@@ -62,7 +62,7 @@ _FAILURE_INTERVAL = 30.0  # between two tries at an unreadable file at most
 _CONFIRM = 3.0  # between two opens that prove a truncation on a network mount: an NFS client caches attributes for 3 s
 _HOLE = 2.0  # for which NULs before text may be filled on a network mount: clients write pages back in any order
 _FRESH = 60.0  # age by time stamp below which a file may be written again at any moment
-_SILENT = 60.0  # since the last growth, for which a file is looked at in time whatever the budget of looks
+_SILENT = 60.0  # since the last growth, for which a file is looked at in time whatever the limit on looks
 _RECHECK = 2.0  # for which the bytes before the offset are compared again: coarse time stamps may hide a change
 _RECHECK_LOCAL = 0.02  # the same for local time stamps with fractions of seconds, which tick every 10 ms or faster
 

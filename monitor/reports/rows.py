@@ -74,7 +74,7 @@ class Row:
     last_iteration: int | None = None
     train_iterations: int | None = None
     restarts: int = 0
-    effective_training_time_ratio: float | None = None
+    goodput: float | None = None
     """Goodput: productive time over wall time; None where the log prints no times."""
     sequence_length: int | None = None
     layers: int | None = None
@@ -105,7 +105,7 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
     _configuration(row, state)
     row.iterations, row.last_iteration = state.iterations_total, attempt.latest.iteration
     row.train_iterations, row.restarts = attempt.train_iterations, state.restarts
-    row.effective_training_time_ratio = derived.effective_ratio(state)
+    row.goodput = derived.goodput(state)
     notes = [note] if note else []
     size, steady = state.steady.chosen(topology.global_batch_size) or (None, None)
     row.global_batch_size = size or row.global_batch_size

@@ -88,7 +88,7 @@ _COVERED = 0.9  # of the productive time: stamps that cover less do not show the
 _COPIED = 86400.0  # seconds: a log that is older when it is read is a copy, and the time since is unknown
 
 
-def effective_ratio(state: RunState, now: float | None = None) -> float | None:
+def goodput(state: RunState, now: float | None = None) -> float | None:
     """Return the goodput, 0 to 1: productive time over wall time by the log's clock, from the first to the last line.
 
     `now`: for a live, unfinished run the wall time ends at this instant, so that an open hang or crash counts as lost.
@@ -118,11 +118,11 @@ def eta(state: RunState) -> float | None:
         return None
     if attempt.phase in ENDED or not state.live:
         return None
-    remaining = max(0, total - last) * baseline / (effective_ratio(state, state.updated_at) or 1.0)
+    remaining = max(0, total - last) * baseline / (goodput(state, state.updated_at) or 1.0)
     return state.unix(state.progress_at + remaining)
 
 
-def at_risk_seconds(state: RunState) -> float | None:
+def unsaved_progress_seconds(state: RunState) -> float | None:
     """Return the iteration time since the last complete checkpoint, which a crash would lose; 0 after the end."""
     attempt = state.attempt
     if attempt.phase == "finished" or (attempt.phase == "exiting" and not state.live):

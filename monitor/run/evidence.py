@@ -87,9 +87,9 @@ def _of_traceback(event: TracebackSeen, at: float, text: str, after: int) -> Ite
 def _of_exit(event: ProcessExited, at: float, text: str, after: int) -> Iterator[Evidence]:
     """Yield the evidence of a process end that a launcher reports."""
     code = "badly" if event.exit_code is None else f"with exit code {event.exit_code}"
-    message = f"{'the attempt' if event.attempt else 'a process'} ended {code}"
+    message = f"{'the attempt' if event.ends_attempt else 'a process'} ended {code}"
     yield Evidence(
-        "exit", at, "unknown", message, text, exit_code=event.exit_code, node=event.node, attempt=event.attempt,
+        "exit", at, "unknown", message, text, exit_code=event.exit_code, node=event.node, attempt=event.ends_attempt,
         output_follows=event.output_follows, after=after,
     )  # fmt: skip
 

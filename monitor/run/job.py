@@ -102,7 +102,7 @@ def proofs(state: RunState) -> list[LogEvent]:
         if not crashed or (known is not None and known.failure in _UNEXPLAINED and failure not in _UNEXPLAINED):
             events = [FailureSeen(failure=failure, message=sentence(job), node=node), ProcessTerminated()]
     elif job.state in ("COMPLETED", "FAILED") and not crashed:
-        events = [ProcessExited(exit_code=job.exit_code or 0, attempt=True)]
+        events = [ProcessExited(exit_code=job.exit_code or 0, ends_attempt=True)]
     return [LogEvent(0, "slurm", event, sentence(job)) for event in events]
 
 

@@ -113,7 +113,7 @@ class Parts:
     of the training only, so that its rollout is followed, in silence, by scoring and log probabilities. Ray gathers the
     lines of many processes, and one may come a little late: it changes no phase. Residual risk: one that is later still
     misnames the phase until the next, which is why no part hangs before a whole step would be over
-    (detectors/hang/budget.py).
+    (detectors/hang/timeout.py).
     """
 
     reported: list[str] = field(default_factory=list)

@@ -104,7 +104,7 @@ def facts(values: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, st
 LABELS = dict(rows_of("megatron_monitor.serve", "labels.csv", tuple[str, str]))
 FLEET = (
     "progress_at", "iteration", "eta", "seconds_per_iteration", "over_normal", "tflops", "samples_per_second",
-    "lm_loss", "max_memory_bytes", "at_risk_seconds",
+    "lm_loss", "max_memory_bytes", "unsaved_progress_seconds",
 )  # fmt: skip
 """Default columns of the table of all runs, after name, state and open incidents."""
 
@@ -147,14 +147,14 @@ def _over_normal(run: dict[str, Any], _now: float) -> Figure:
 
 
 def _silence(run: dict[str, Any], now: float) -> Figure:
-    at, budget = run.get("progress_at"), run.get("budget_seconds")
+    at, timeout = run.get("progress_at"), run.get("timeout_seconds")
     if at is None:
         return Figure(DASH)
     silence = max(0.0, now - at)
-    if budget is None:
+    if timeout is None:
         return Figure(f"{duration(silence)} ago", instant(at))
-    tone = "bad" if silence >= budget else "warn" if silence >= budget / 2 else ""
-    return Figure(f"{duration(silence)} ago", f"of {duration(budget)} allowed", tone)
+    tone = "bad" if silence >= timeout else "warn" if silence >= timeout / 2 else ""
+    return Figure(f"{duration(silence)} ago", f"of {duration(timeout)} allowed", tone)
 
 
 def _tflops(run: dict[str, Any], _now: float) -> Figure:
@@ -166,10 +166,10 @@ def _validation(run: dict[str, Any], _now: float) -> Figure:
     return Figure(", ".join(f"{name} {number(loss)}" for name, loss in losses) or DASH)
 
 
-def _at_risk(run: dict[str, Any], _now: float) -> Figure:
+def _unsaved(run: dict[str, Any], _now: float) -> Figure:
     saved = run.get("last_checkpoint_iteration")
     note = "no checkpoint yet" if saved is None else f"since checkpoint {number(saved)}"
-    return Figure(duration(run.get("at_risk_seconds")), note)
+    return Figure(duration(run.get("unsaved_progress_seconds")), note)
 
 
 def _restarts(run: dict[str, Any], _now: float) -> Figure:
@@ -179,11 +179,11 @@ def _restarts(run: dict[str, Any], _now: float) -> Figure:
 
 _OF_RUN: dict[str, Callable[[dict[str, Any], float], Figure]] = {
     "iteration": _progress, "eta": _eta, "seconds_per_iteration": _pace, "over_normal": _over_normal,
-    "tflops": _tflops, "validation_loss": _validation, "progress_at": _silence, "at_risk_seconds": _at_risk,
+    "tflops": _tflops, "validation_loss": _validation, "progress_at": _silence, "unsaved_progress_seconds": _unsaved,
     "restarts": _restarts,
 }  # fmt: skip
 """Figures that need several values of a run; the others are numbers, except for `_FORMS`."""
-_FORMS = {"max_memory_bytes": size, "effective_training_time_ratio": percent, "consumed_tokens": count}
+_FORMS = {"max_memory_bytes": size, "goodput": percent, "consumed_tokens": count}
 
 
 def figures(run: dict[str, Any], now: float) -> dict[str, Figure]:

@@ -27,7 +27,7 @@ _MAX_SECONDS = 1e9
 _STEP_VALUES: Final = frozenset(events.IterationLogged.__struct_fields__)
 _OF_STEP: Final[dict[str, Any]] = {"iteration": None, "path": None}
 _MEANINGS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
-    "launch": (events.MilestoneReached, {"milestone": "launched"}),
+    "start": (events.MilestoneReached, {"milestone": "launched"}),
     "begin": (events.MilestoneReached, {"milestone": "training_started"}),
     "done": (events.MilestoneReached, {"milestone": "training_done"}),
     "evaluated": (events.EvaluationProgressed, {"done": 0, "total": 0, "finished": True}),

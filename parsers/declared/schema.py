@@ -19,7 +19,7 @@ from megatron_monitor.parsers.patterns import filled
 from megatron_monitor.parsers.tables import documents_in
 
 DEFAULTS = (
-    "step", "evaluation", "evaluating", "evaluated", "saving", "saved", "loading", "loaded", "launch", "begin", "done",
+    "step", "evaluation", "evaluating", "evaluated", "saving", "saved", "loading", "loaded", "start", "begin", "done",
     "end", "failure", "progress", "settings", "figures", "rollout", "reward", "logprobs", "training", "sync",
     "generating",
 )  # fmt: skip

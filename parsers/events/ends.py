@@ -58,8 +58,8 @@ class ProcessExited(Remark, frozen=True, kw_only=True, gc=False, tag="process_ex
     local_rank: int | None = None
     tasks: str | None = None
     """Slurm's task list as printed, e.g. `0-1,3`."""
-    attempt: bool = False
-    """The whole attempt has ended: the script or the program that started it says so."""
+    ends_attempt: bool = False
+    """True if the whole attempt has ended, according to the script or program that started it."""
     output_follows: bool = False
     """Output of the program follows that was held back until it had ended."""
 

@@ -105,7 +105,7 @@ class LsfReportGatherer(Gatherer):
         """The job is over, whatever of the report was written."""
         code = 0 if self.subject.endswith("Done") else None
         end = _end_events(self.end, self.ended_at) or [
-            ProcessExited(exit_code=code, attempt=True, logged_at=self.ended_at)
+            ProcessExited(exit_code=code, ends_attempt=True, logged_at=self.ended_at)
         ]
         return [*_end_events(self.reason, self.ended_at), *end]
 

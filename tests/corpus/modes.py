@@ -50,8 +50,8 @@ _FIGURES = {
     "megatron_goodput_ratio": "effective",
 }  # fmt: skip
 _EVIDENCE = (
-    "budget_seconds",
-    "budget_reason",
+    "timeout_seconds",
+    "timeout_reason",
     "message",
     "rank",
     "node",
@@ -166,7 +166,7 @@ def of_transitions(rows: Iterable[dict[str, Any]]) -> Facts:
 def _said(evidence: Mapping[str, Any]) -> dict[str, str]:
     """What a message says of why; measured numbers are rounded, they depend on when lines were read."""
     known = {name: str(evidence[name])[:100] for name in _EVIDENCE if evidence.get(name) is not None}
-    for name in known.keys() & {"budget_seconds", "budget_reason", "ratio"}:
+    for name in known.keys() & {"timeout_seconds", "timeout_reason", "ratio"}:
         known[name] = re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.2g}", known[name])
     return known
 
@@ -178,7 +178,7 @@ def of_summary(summary: Mapping[str, Any]) -> Facts:
     facts = {f"state {summary['state']}", *_totals(known, summary["failures"])}
     medians = {name.removeprefix("median_"): value for name, value in summary.items() if name.startswith("median_")}
     facts.update(_row("medians", {name: _number(value) for name, value in medians.items()}))
-    ratio = summary.get("effective_training_time_ratio")
+    ratio = summary.get("goodput")
     facts.update(_row("replayed", {"seconds": round(summary["seconds"])} | ({} if ratio is None else {"ratio": ratio})))
     facts.update(_row("lost seconds", {name: _number(value) for name, value in summary["lost_seconds"].items()}))
     if stands := summary.get("slowdown"):

@@ -90,13 +90,13 @@ def test_all_runs_and_the_open_incident(browser: Browser, hung: RunningDaemon) -
     page.wait("document.querySelector('tr[data-run=train] [data-k=state]').textContent === '■ hung'")
     row = page.text("tr[data-run=train]")
     with urllib.request.urlopen(f"http://{hung.address}/api/v1/runs", timeout=slack(5)) as answer:
-        (budget,) = [run["budget_seconds"] for run in json.load(answer)["runs"] if run["run"] == "train"]
-    assert budget >= 1.0  # more where a busy machine's gaps were learned
-    allowed = f"of {budget:.1f} s allowed"
+        (timeout,) = [run["timeout_seconds"] for run in json.load(answer)["runs"] if run["run"] == "train"]
+    assert timeout >= 1.0  # more where a busy machine's gaps were learned
+    allowed = f"of {timeout:.1f} s allowed"
     for words in ("40", "of 1,000, 4.0\u00a0%", "s ago", allowed, "no checkpoint yet", "■ hang critical"):
         assert words in row
     article = page.text("#incidents article")
-    for words in ("no progress for", "budget seconds", "iteration       40/"):
+    for words in ("no progress for", "timeout seconds", "iteration       40/"):
         assert words in article
     assert page.text("tr[data-run=rich] [data-k=state]") == "✔ finished"
     assert {address.split("/")[2] for address in page.requests} == {hung.address}

@@ -147,7 +147,7 @@ def test_a_normal_run(watch: Callable[..., Watched]) -> None:
     watched.step(1)
     assert watched.training.wait(PATIENCE) == 0
     watched.until("all steps", lambda: watched.run().get("iteration") == 40)
-    time.sleep(8)  # longer than two budgets of silence
+    time.sleep(8)  # longer than two timeouts of silence
     assert watched.get("api/v1/incidents")["incidents"] == []
 
 
@@ -158,7 +158,7 @@ def test_one_rank_is_stopped_and_goes_on(watch: Callable[..., Watched]) -> None:
     victim = watched.workers()[1]
     os.kill(victim, signal.SIGSTOP)
     incident, waited = watched.until("hang", lambda: watched.incident("hang"), 15)
-    print(f"stopped rank: hang told after {waited:.1f} s, budget 3 s")
+    print(f"stopped rank: hang told after {waited:.1f} s, progress timeout 3 s")
     assert waited < 6
     assert incident["severity"] == "critical"
     os.kill(victim, signal.SIGCONT)
@@ -209,7 +209,7 @@ def test_hf_trainer_is_followed(watch: Callable[..., Watched], tmp_path: Path, e
     victim = watched.workers()[1]
     os.kill(victim, signal.SIGSTOP)
     _, waited = watched.until("hang", lambda: watched.incident("hang"), 15)
-    print(f"HF Trainer {engine}: hang told after {waited:.1f} s, budget 3 s")
+    print(f"HF Trainer {engine}: hang told after {waited:.1f} s, progress timeout 3 s")
     assert waited < 6
     os.kill(victim, signal.SIGCONT)
     watched.until("resolved", lambda: watched.incident("hang") is None, 15)

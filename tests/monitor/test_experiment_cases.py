@@ -154,8 +154,8 @@ def test_each_experiment_of_a_sweep_is_a_run(tmp_path: Path) -> None:
         assert summary["state"] == "finished"
         assert (summary["iterations"], summary["restarts"], summary["lost_iterations"]) == (20, 0, 0)
         assert summary["median_seconds_per_iteration"] == pytest.approx(median, abs=0.01)
-        assert summary["effective_training_time_ratio"] > 0.85
-        assert summary["at_risk_seconds"] == 0
+        assert summary["goodput"] > 0.85
+        assert summary["unsaved_progress_seconds"] == 0
     assert [(item.run, item.incident, item.status) for item in reported] == [("run:exp3", "crash", "firing")]
     assert "lost" not in reported[0].summary
     rows = rows_of(tmp_path, sweep().text)

@@ -1,4 +1,4 @@
-"""No false alarm: overflows by step, evaluations that are none, noise, first budgets, messages again and again.
+"""No false alarm: overflows by step, evaluations that are none, noise, first timeouts, messages again and again.
 
 Beside each near miss stands the true case that must still be told.
 """
@@ -209,18 +209,18 @@ def saving_silently(pauses: list[float], announced: bool = False) -> list[tuple[
 def test_a_hang_in_a_silent_save_is_told() -> None:
     """The first after the first default, a later one after four times the longest; elsewhere the minimum stands."""
     first = play(saving_silently([400.0])[:22], after=3600.0).firing("hang")
-    assert first.evidence["budget_seconds"] == 1800
+    assert first.evidence["timeout_seconds"] == 1800
     later = play(saving_silently([400.0, 400.0])[:42], after=3600.0).firing("hang")
-    assert 1600 <= later.evidence["budget_seconds"] <= 1640
+    assert 1600 <= later.evidence["timeout_seconds"] <= 1640
     between = play(saving_silently([400.0, 400.0])[:-5], after=600.0).firing("hang")
-    assert between.evidence["budget_seconds"] == 60
+    assert between.evidence["timeout_seconds"] == 60
 
 
 def test_a_save_that_was_announced_before_is_announced_again() -> None:
     """Behind an iteration at which a save is due and none begins, a hang is told by the training's budget."""
     log = saving_silently([30.0, 30.0], announced=True)
     due = next(place for place, (_, text) in enumerate(log) if " iteration       40/" in text)
-    assert play(log[: due + 1], after=600.0).firing("hang").evidence["budget_seconds"] == 60
+    assert play(log[: due + 1], after=600.0).firing("hang").evidence["timeout_seconds"] == 60
 
 
 # --- noise ----------------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_a_divergence_under_noise_is_told(noise: float, within: int) -> None:
     assert 1500 < reported[0].iteration <= 1500 + within
 
 
-# --- budgets where nothing is known ---------------------------------------------------------------------------------
+# --- timeouts where nothing is known ---------------------------------------------------------------------------------
 
 
 def test_a_first_line_after_a_hundred_slow_iterations() -> None:

@@ -30,8 +30,8 @@ def test_a_finished_log_has_one_goodput(tmp_path: Path) -> None:
     (row,) = json.loads(command("report", "--format", "json", log).stdout)["rows"]
     goodput = float(shown.split()[1])
     assert 0.5 < goodput < 0.8  # start-up, two minutes until the restart, saves and four iterations
-    assert summary["effective_training_time_ratio"] == pytest.approx(goodput, rel=1e-5)
-    assert row["effective_training_time_ratio"] == pytest.approx(goodput)
+    assert summary["goodput"] == pytest.approx(goodput, rel=1e-5)
+    assert row["goodput"] == pytest.approx(goodput)
 
 
 def _rows(text: str) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def test_a_log_without_times_has_none(tmp_path: Path) -> None:
     os.utime(log, (NOW, NOW))
     assert "megatron_goodput_ratio{" not in command("run", "--once", log).stdout
     (row,) = json.loads(command("report", "--format", "json", log).stdout)["rows"]
-    assert "effective_training_time_ratio" not in row
+    assert "goodput" not in row
 
 
 def goodput(core: Core, at: float) -> float:
@@ -53,7 +53,7 @@ def goodput(core: Core, at: float) -> float:
     core.tick(at)
     (run,) = core.snapshot(at).runs
     (sample,) = run.samples["megatron_goodput_ratio"]  # type: ignore[misc]
-    assert run.page["effective_training_time_ratio"] == sample.value
+    assert run.page["goodput"] == sample.value
     return float(sample.value)
 
 

@@ -37,7 +37,7 @@ def test_a_slow_node_is_said_with_all_that_the_interface_names(tmp_path: Path) -
     assert summary["run"] == "a"
     assert summary["iterations"] == 500
     assert summary["median_seconds_per_iteration"] == pytest.approx(105.2, rel=0.01)
-    assert summary["effective_training_time_ratio"] == pytest.approx(0.99, abs=0.02)
+    assert summary["goodput"] == pytest.approx(0.99, abs=0.02)
 
 
 def test_without_times_seconds_since_the_first_line_count(tmp_path: Path) -> None:

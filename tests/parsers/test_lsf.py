@@ -39,18 +39,18 @@ def events(text: str) -> list[dict[str, Any]]:
 
 
 ENDS: dict[str, tuple[str, list[dict[str, Any]]]] = {
-    "exit code": ("Exited with exit code 1.", [{"event": "process_exit", "exit_code": 1, "attempt": True}]),
+    "exit code": ("Exited with exit code 1.", [{"event": "process_exit", "exit_code": 1, "ends_attempt": True}]),
     "time limit": (
         "TERM_RUNLIMIT: job killed after reaching LSF run time limit.\nExited with exit code 140.",
         [{"failure": "time_limit", "by": "lsf", "consequence": False}, {"event": "process_terminated"},
-         {"failure": "unknown", "exit_code": 140, "consequence": True}, {"exit_code": 140, "attempt": True}],
+         {"failure": "unknown", "exit_code": 140, "consequence": True}, {"exit_code": 140, "ends_attempt": True}],
     ),
     "memory": (
         "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\nExited with signal termination: Killed.",
         [{"failure": "host_oom", "message": "LSF: job killed after reaching LSF memory usage limit."},
          {"event": "process_terminated"},
          {"failure": "killed", "message": "LSF: the job ended by signal: Killed", "consequence": True},
-         {"event": "process_exit", "exit_code": None, "attempt": True}],
+         {"event": "process_exit", "exit_code": None, "ends_attempt": True}],
     ),
     "owner": (
         "TERM_OWNER: job killed by owner.\nExited with exit code 130.",
@@ -66,10 +66,10 @@ ENDS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         "Exited with signal termination: Segmentation fault, and core dumped.",
         [{"failure": "segfault"}, {"event": "process_exit", "exit_code": None}],
     ),
-    "unknown status": ("Exited with unknown status 0400", [{"exit_code": None, "attempt": True}]),
+    "unknown status": ("Exited with unknown status 0400", [{"exit_code": None, "ends_attempt": True}]),
     "queued again": (
         "Job was killed by user or admin, and will be re-queued with the same jobid.",
-        [{"failure": "stopped", "by": "lsf"}, {"event": "process_exit", "attempt": True}],
+        [{"failure": "stopped", "by": "lsf"}, {"event": "process_exit", "ends_attempt": True}],
     ),
 }  # fmt: skip
 
@@ -91,7 +91,7 @@ def test_how_a_job_ended_is_told_behind_its_output(end: str, expected: list[dict
 def test_a_job_that_completed(cluster: bool) -> None:
     """The whole attempt has ended well."""
     (end,) = events(report("Successfully completed.", word="Done", cluster=cluster))
-    assert (end["event"], end["exit_code"], end["attempt"]) == ("process_exit", 0, True)
+    assert (end["event"], end["exit_code"], end["ends_attempt"]) == ("process_exit", 0, True)
 
 
 @pytest.mark.parametrize(("word", "code"), [("Exited", None), ("Done", 0)])
@@ -100,7 +100,7 @@ def test_a_report_that_was_cut_tells_how_it_ended(word: str, code: int | None) -
     text = report("Exited with exit code 1.", word=word)
     cut = text[: text.index("Results reported")]
     (end,) = events(cut)
-    assert (end.get("exit_code"), end["attempt"], end["logged_at"]) == (code, True, ENDED)
+    assert (end.get("exit_code"), end["ends_attempt"], end["logged_at"]) == (code, True, ENDED)
     reader = SourceReader()
     assert reader.feed(cut.encode()) == []
     assert reader.holds_back
@@ -135,5 +135,5 @@ def test_the_next_job_of_the_file_is_another_s() -> None:
 def test_a_sentence_of_its_own_is_read_without_the_report() -> None:
     """Cut in front, or quoted by a script."""
     (end,) = events("Exited with exit code 1.\n")
-    assert (end["exit_code"], end["attempt"]) == (1, True)
+    assert (end["exit_code"], end["ends_attempt"]) == (1, True)
     assert events("Subject: Job offer in cluster computing\nSender: LSF System <x@y>\n") == []

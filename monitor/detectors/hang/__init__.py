@@ -9,13 +9,13 @@ from typing import Any
 
 from megatron_monitor.detectors import slowdown
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, missing_evidence, stated
-from megatron_monitor.detectors.hang.budget import Budget, HangSettings, budget, lawful
+from megatron_monitor.detectors.hang.timeout import HangSettings, Timeout, lawful, progress_timeout
 from megatron_monitor.run.job import evidence as job_evidence
 from megatron_monitor.run.job import silent_since, suspended
 from megatron_monitor.run.phases import ENDED, PARTS, Phase
 from megatron_monitor.run.state import Attempt, RunState
 
-__all__ = ["Budget", "Hang", "HangSettings", "budget", "deadline", "lawful", "watched"]
+__all__ = ["Hang", "HangSettings", "Timeout", "deadline", "lawful", "progress_timeout", "watched"]
 
 _BLOCKING_HELPS = 160  # GPUs from which BLOOM hung without the variable (docs/development/incident-record.md)
 _BETWEEN: frozenset[Phase] = frozenset({"training", "evaluating", "saving"})
@@ -42,7 +42,7 @@ def _since(state: RunState, at: float | None = None) -> float | None:
 def deadline(state: RunState, settings: HangSettings) -> float | None:
     """Return the instant at which silence becomes a hang; None while silence means nothing."""
     since = _since(state)
-    return None if since is None else since + budget(state, settings).seconds
+    return None if since is None else since + progress_timeout(state, settings).seconds
 
 
 class Hang(Rule):
@@ -65,7 +65,7 @@ class Hang(Rule):
             )
         if since is None:
             return CLEAR
-        allowed = budget(state, settings)
+        allowed = progress_timeout(state, settings)
         late_at, hung_at = since + allowed.late_after, since + allowed.seconds
         if now < late_at:
             return Finding("clear" if state.coverage.until is None else "unknown", next_check=late_at)
@@ -73,12 +73,10 @@ class Hang(Rule):
         facts = _facts(state, now - since, unobserved, allowed)
         summary = (
             f"{'hung' if hung else 'late'} in {_where(attempt)}: no progress for {now - since:.1f} s, "
-            f"budget {allowed.seconds:.1f} s ({allowed.reason})"
+            f"progress timeout {allowed.seconds:.1f} s ({allowed.reason})"
         )
         if state.no_heartbeat:
-            summary += (
-                "; its lines come from agents without a heartbeat: they may be what is dead (docs/pushed-logs.md)"
-            )
+            summary += "; its agents send no heartbeat: an agent may have died instead of the run (docs/pushed-logs.md)"
         if hung:
             summary += _suspects(state, facts)
             facts["advice"] = _advice(attempt, attempt.environment.get("CUDA_LAUNCH_BLOCKING"))
@@ -88,14 +86,14 @@ class Hang(Rule):
         )  # fmt: skip
 
 
-def _facts(state: RunState, silence: float, unobserved: float, allowed: Budget) -> dict[str, Any]:
+def _facts(state: RunState, silence: float, unobserved: float, allowed: Timeout) -> dict[str, Any]:
     attempt = state.attempt
     return stated({
         "phase": attempt.phase,
         "silence_seconds": round(silence, 3),
         "unobserved_seconds": round(unobserved, 3) or None,
-        "budget_seconds": round(allowed.seconds, 3),
-        "budget_reason": allowed.reason,
+        "timeout_seconds": round(allowed.seconds, 3),
+        "timeout_reason": allowed.reason,
         "last_progress_at": state.unix(state.progress_at),
         "last_line": attempt.last_line,
         **job_evidence(state),
@@ -107,9 +105,9 @@ def _facts(state: RunState, silence: float, unobserved: float, allowed: Budget) 
 def _where(attempt: Attempt) -> str:
     """Return the phase, the phases that the log does not distinguish from it, and the iteration."""
     others = attempt.parts.reported_with(attempt.phase) if attempt.phase in PARTS and attempt.parts.reported else []
-    apart = f" (no line tells {', '.join(others)} apart)" if others else ""
+    apart = f" (or {', '.join(others)}: no line distinguishes them)" if others else ""
     after = "" if attempt.latest.iteration is None else f" after iteration {attempt.latest.iteration}"
-    apart += " or in steps that no format reads" if attempt.inferred and attempt.step_source is None else ""
+    apart += " or in steps whose format is unknown" if attempt.inferred and attempt.step_source is None else ""
     return attempt.phase + apart + after
 
 
@@ -118,8 +116,8 @@ def _killed_at_exit(attempt: Attempt, at: float, next_check: float | None) -> Fi
     done = attempt.ending.done_at or at
     line = attempt.failure.line if attempt.failure else ""
     summary = (
-        f"hung in exiting: the training said that it was done, and {at - done:.0f} s later, when their time was over, "
-        "its processes had not ended: look for one that waits for the others at exit"
+        f"hung in exiting: training reported completion, but its processes had not exited {at - done:.0f} s later "
+        "and were killed. Look for a process that waits for the others at exit"
     )
     evidence = {"phase": "exiting", "silence_seconds": round(at - done, 3), "last_line": line}
     onset = attempt.latest.iteration

@@ -329,7 +329,7 @@ def test_agents_without_heartbeats() -> None:
     lab.wait(BUDGET)
     (reported,) = [one for one in lab.reported if not one.display_only]
     assert reported.incident == "hang"
-    assert "without a heartbeat" in reported.summary
+    assert "send no heartbeat" in reported.summary
 
 
 def test_the_node_and_the_text_are_those_of_the_line() -> None:

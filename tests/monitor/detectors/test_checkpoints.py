@@ -109,7 +109,7 @@ def test_a_full_disk() -> None:
     reported = run.firing(FAILED)
     assert reported.severity == "critical"
     assert "No space left on device" in reported.summary
-    assert "1500 s of training at risk" in reported.summary
+    assert "1500 s of training unsaved" in reported.summary
 
 
 def test_an_exception_that_training_survives() -> None:

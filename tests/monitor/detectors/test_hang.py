@@ -1,4 +1,4 @@
-"""The hang detector: budgets by phase, late and hung, and everything that must stay silent."""
+"""The hang detector: timeouts by phase, late and hung, and everything that must stay silent."""
 
 import re
 
@@ -136,7 +136,7 @@ def test_one_that_comes_daily_stays_known() -> None:
         state.progress_at = (state.progress_at or 0.0) + 80_000.0
         feed(state, IterationLogged(iteration=(state.attempt.last_iteration or 0) + 1), state.progress_at + 610.0)
         state.progress_at += 80_000.0
-        assert hang.budget(state, SETTINGS).seconds == pytest.approx(1220.0)
+        assert hang.progress_timeout(state, SETTINGS).seconds == pytest.approx(1220.0)
 
 
 def test_a_hang_that_ended_raises_the_budget_of_its_phase_alone() -> None:
@@ -146,9 +146,9 @@ def test_a_hang_that_ended_raises_the_budget_of_its_phase_alone() -> None:
     feed(state, CheckpointSaveStarted(iteration=20), now + 1)
     assert state.attempt.phase == "saving"
     hung_once(state, 1700.0)
-    assert hang.budget(state, SETTINGS).seconds == 60.0
+    assert hang.progress_timeout(state, SETTINGS).seconds == 60.0
     feed(state, CheckpointSaveStarted(iteration=21), now + 2050)
-    assert hang.budget(state, SETTINGS).seconds == pytest.approx(3400.0)
+    assert hang.progress_timeout(state, SETTINGS).seconds == pytest.approx(3400.0)
 
 
 def test_a_hang_that_a_restart_ended_teaches_nothing() -> None:
@@ -163,7 +163,7 @@ def test_a_hang_that_a_restart_ended_teaches_nothing() -> None:
     feed(state, IterationLogged(iteration=21, seconds_per_iteration=10.5), now + 7252)
     assert state.restarts == 1
     feed(state, CheckpointSaveStarted(iteration=22), now + 7262)
-    assert hang.budget(state, SETTINGS).seconds == pytest.approx(160.0)
+    assert hang.progress_timeout(state, SETTINGS).seconds == pytest.approx(160.0)
 
 
 def test_a_suspended_job_teaches_nothing() -> None:
@@ -172,4 +172,4 @@ def test_a_suspended_job_teaches_nothing() -> None:
     now = state.progress_at or 0.0
     state.job = SlurmJob("1", "RUNNING", suspended_at=now + 1800.0)
     feed(state, IterationLogged(iteration=21, seconds_per_iteration=30.0, lm_loss=2.0), now + 1830.0)
-    assert hang.budget(state, SETTINGS).seconds == pytest.approx(90.0)
+    assert hang.progress_timeout(state, SETTINGS).seconds == pytest.approx(90.0)

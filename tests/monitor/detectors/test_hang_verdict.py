@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from megatron_monitor.detectors import hang
 from megatron_monitor.detectors.base import Finding
-from megatron_monitor.detectors.hang import Budget, HangSettings, budget
+from megatron_monitor.detectors.hang import HangSettings, Timeout, progress_timeout
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.nodes.collectives import Missing
 from megatron_monitor.run.coverage import Coverage
@@ -69,14 +69,14 @@ def test_late_then_hung() -> None:
     assert verdict(trained(), 39.9) == Finding("clear", next_check=1040.0)
     late, hung = verdict(trained(), 40.0), verdict(trained(), 60.0)
     assert (late.state, late.severity, late.display_only, late.since) == ("firing", "warning", True, 1000.0)
-    assert late.summary == "late in training: no progress for 40.0 s, budget 60.0 s (3 x 20 s expected)"
+    assert late.summary == "late in training: no progress for 40.0 s, progress timeout 60.0 s (3 x 20 s expected)"
     assert late.facts == {
-        "phase": "training", "silence_seconds": 40.0, "budget_seconds": 60.0, "budget_reason": "3 x 20 s expected",
+        "phase": "training", "silence_seconds": 40.0, "timeout_seconds": 60.0, "timeout_reason": "3 x 20 s expected",
         "last_progress_at": 1000.0, "last_line": "", "expected_gap_seconds": 20.0,
     }  # fmt: skip
     assert verdict(trained(), 59.9).severity == "warning"
     assert (hung.severity, hung.display_only, hung.onset) == ("critical", False, None)
-    assert hung.summary == "hung in training: no progress for 60.0 s, budget 60.0 s (3 x 20 s expected)"
+    assert hung.summary == "hung in training: no progress for 60.0 s, progress timeout 60.0 s (3 x 20 s expected)"
     assert verdict(trained(), 61.0).severity == "critical"
 
 
@@ -107,7 +107,7 @@ def test_whose_silence_means_anything(state: RunState, status: str) -> None:
     assert not (hang.watched(state) and state.progress_at is None)
     assert (at is None) == (status == "clear")
     if status != "unknown":
-        due = 1000.0 + hang.budget(state, SETTINGS).late_after if status == "firing" else None
+        due = 1000.0 + hang.progress_timeout(state, SETTINGS).late_after if status == "firing" else None
         due = 1001.0 if state.attempt.ending is CUT and state.live else due
         assert [verdict(state, silence).next_check for silence in (0.0, 1e6)] == [due, None]
 
@@ -128,7 +128,7 @@ def test_what_is_known_stands_beside_it() -> None:
     assert found.summary.startswith("late in training after iteration 7: ")
     assert "expected_gap_seconds" not in verdict(trained(phase="saving"), 1800.0).facts
     parts = run("rollout", parts=reported("rollout", reward=1.0), window=TEN)
-    assert " in rollout (no line tells reward apart): " in verdict(parts, 1e6).summary
+    assert " in rollout (or reward: no line distinguishes them): " in verdict(parts, 1e6).summary
     assert " in rollout: " in verdict(run("rollout", parts=reported(reward=1.0), window=TEN), 1e6).summary
     assert " in saving: " in verdict(run("saving", parts=reported("rollout", reward=1.0)), 1e6).summary
 
@@ -140,7 +140,7 @@ def test_cut_at_exit(done: float | None, seconds: float) -> None:
     state = trained(ending=replace(CUT, done_at=done, cause=cause), latest=LatestValues(iteration=9))
     found = verdict(state, 0.0)
     assert (found.severity, found.onset, found.since) == ("critical", 9, done or 1000.0)
-    assert f"was done, and {seconds:.0f} s later" in found.summary
+    assert f"had not exited {seconds:.0f} s later" in found.summary
     assert found.facts == {"phase": "exiting", "silence_seconds": seconds, "last_line": "DUE TO TIME LIMIT"}
     assert verdict(trained(ending=CUT)).facts["last_line"] == ""
 
@@ -200,17 +200,17 @@ def test_advice_by_phase(phase: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("found", "late"),
     [
-        (Budget(100.0, None, ""), 50.0),
-        (Budget(100.0, 25.0, ""), 50.0),
-        (Budget(100.0, 30.0, ""), 60.0),
-        (Budget(100.0, 80.0, ""), 100.0),
-        (Budget(100.0, None, "", 20.0), 20.0),
-        (Budget(100.0, None, "", 70.0), 50.0),
-        (Budget(100.0, 15.0, "", 20.0), 30.0),
-        (Budget(0.5, None, ""), 0.25),
+        (Timeout(100.0, None, ""), 50.0),
+        (Timeout(100.0, 25.0, ""), 50.0),
+        (Timeout(100.0, 30.0, ""), 60.0),
+        (Timeout(100.0, 80.0, ""), 100.0),
+        (Timeout(100.0, None, "", 20.0), 20.0),
+        (Timeout(100.0, None, "", 70.0), 50.0),
+        (Timeout(100.0, 15.0, "", 20.0), 30.0),
+        (Timeout(0.5, None, ""), 0.25),
     ],
 )
-def test_half_of_it_is_late(found: Budget, late: float) -> None:
+def test_half_of_it_is_late(found: Timeout, late: float) -> None:
     """But not before twice what is expected, nor behind its end."""
     assert found.late_after == late
 
@@ -220,4 +220,4 @@ def test_only_a_launch_that_made_a_step_shows_how_long_a_set_up_takes(iterations
     """Attempts that died after 20 s teach nothing of the ten minutes that one needs which does not."""
     state = run("starting", number=1, learned=[20.0])
     state.ends = [AttemptEnd(0, "unknown", "", 20.0, 0.0, iterations, iterations or None, None, planned=False)]
-    assert budget(state, HangSettings()).seconds == seconds
+    assert progress_timeout(state, HangSettings()).seconds == seconds

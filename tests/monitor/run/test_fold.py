@@ -205,9 +205,9 @@ def test_phases_follow_the_log(state: RunState) -> None:
         3,
         10.0,
     )
-    assert derived.at_risk_seconds(state) == 0.0
+    assert derived.unsaved_progress_seconds(state) == 0.0
     feed(state, iteration(4))
-    assert derived.at_risk_seconds(state) == 10.0
+    assert derived.unsaved_progress_seconds(state) == 10.0
 
 
 def test_evaluation_due_is_expected_silence(state: RunState) -> None:

@@ -55,7 +55,7 @@ def test_its_hang_is_told_by_the_budget_behind_its_last_step(form: str) -> None:
     steps = list(each(OWN[form], 100.3, 5 * HOUR, 61.0))
     played = play([(0.5, SET_UP), *steps], after=3 * HOUR)
     assert hung_at(played) == pytest.approx(steps[-1][0] + BUDGET, abs=1.0)
-    assert "hung in starting or in steps that no format reads" in played.firing("hang").summary
+    assert "hung in starting or in steps whose format is unknown" in played.firing("hang").summary
 
 
 def test_a_loop_behind_no_set_up_may_end_without_a_word() -> None:

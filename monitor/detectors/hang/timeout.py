@@ -93,7 +93,7 @@ _WORK = {SILENT_SAVE: "saving", SILENT_EVALUATION: "evaluating"}
 """Kind of silence without a line about its phase -> the phase."""
 
 
-class Budget(Struct, frozen=True):
+class Timeout(Struct, frozen=True):
     """A progress timeout: seconds, the expected gap, and the reason."""
 
     seconds: float
@@ -109,12 +109,12 @@ class Budget(Struct, frozen=True):
         return min(self.seconds, max(half, 2 * (self.expected or 0.0)))
 
 
-def budget(state: RunState, settings: HangSettings) -> Budget:
+def progress_timeout(state: RunState, settings: HangSettings) -> Timeout:
     """Return the progress timeout of the run's present phase: what the phase usually needs.
 
     The timeout is at least a silence that was reported as a hang and ended in progress.
     """
-    return _Phase(state, settings).budget()
+    return _Phase(state, settings).timeout()
 
 
 def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
@@ -122,12 +122,12 @@ def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
     least the first timeout of the phase that the event ends, because silences of other lines prove nothing.
     """
     phase = "evaluating" if kind in EVALUATION else "saving" if kind in SAVE else state.attempt.phase
-    return max(budget(state, settings).seconds, settings.first_of(phase))
+    return max(progress_timeout(state, settings).seconds, settings.first_of(phase))
 
 
-def _longest(*budgets: Budget | None) -> Budget:
+def _longest(*timeouts: Timeout | None) -> Timeout:
     """Return the longest of the given timeouts, the first one of equals."""
-    return max(filter(None, budgets), key=lambda one: one.seconds)
+    return max(filter(None, timeouts), key=lambda one: one.seconds)
 
 
 class _Phase:
@@ -143,20 +143,20 @@ class _Phase:
         self.began_before = state.attempt.number > 0 and not died
         """True: an earlier attempt has reached its steps, so the duration of the set-up is known."""
 
-    def budget(self) -> Budget:
+    def timeout(self) -> Timeout:
         """Return the timeout within its bounds, and at least a silence that was reported as a hang and ended."""
         allowed, attempt = self.usual(), self.attempt
         if allowed.expected is not None and allowed.seconds > (longest := max(_LONGEST, self.settings.minimum)):
-            allowed = Budget(longest, None, "the longest that is learned")
+            allowed = Timeout(longest, None, "the longest that is learned")
         kinds = [attempt.phase] if attempt.silent_work is None else [attempt.phase, attempt.silent_work]
         most = max(map(self.most, kinds))
         ended = self.silences.longest_forgiven(kinds, most, self.state.progress_at or 0.0)
         if ended is None:
             return allowed
         reason = f"a silence of {ended:.4g} s was called a hang before, and ended"
-        return _longest(allowed, Budget(min(most, _ENDED_FACTOR * ended), allowed.expected, reason))
+        return _longest(allowed, Timeout(min(most, _ENDED_FACTOR * ended), allowed.expected, reason))
 
-    def usual(self) -> Budget:
+    def usual(self) -> Timeout:
         """Return the timeout by what the phase took, or may take."""
         phase = self.attempt.phase
         if phase in PARTS and self.attempt.parts.reported:
@@ -166,10 +166,10 @@ class _Phase:
 
     # --- rows of the table ---
 
-    def first(self, phase: str, expected: float | None = None, reason: str = "") -> Budget:
+    def first(self, phase: str, expected: float | None = None, reason: str = "") -> Timeout:
         """Return the first timeout of a phase."""
         seconds = self.settings.first_of("first_iteration" if phase == "training" else phase)
-        return Budget(
+        return Timeout(
             max(self.settings.minimum, seconds), expected, reason or f"first default for {phase}", _FIRST_LATE
         )
 
@@ -178,7 +178,7 @@ class _Phase:
         phase = _WORK.get(kind, kind)
         return max(_LONGEST_SINGLE, 2 * self.settings.first_of(phase))
 
-    def learned(self, kind: str, source: str = "") -> Budget | None:
+    def learned(self, kind: str, source: str = "") -> Timeout | None:
         """Return the timeout by the last silences of the kind; None without any. An outlier counts up to a bound."""
         seen, row = self.silences.values(kind), _TABLE[_WORK.get(kind, kind)]  # type: ignore[index]
         if not seen:
@@ -188,11 +188,11 @@ class _Phase:
             factor, minimum = 2.0, 0.0  # its own first silences, in addition to the first timeout
         longest, most = max(seen), max(self.most(kind), factor * median(seen))
         seconds = max(self.settings.minimum, minimum, min(factor * longest, most))
-        return Budget(seconds, longest, f"{factor:g} x the longest {source or row.source}")
+        return Timeout(seconds, longest, f"{factor:g} x the longest {source or row.source}")
 
     # --- the start-up, and the end ---
 
-    def set_up(self) -> Budget:
+    def set_up(self) -> Timeout:
         """Return the timeout of a set-up phase or of the end; longer if the first line comes late."""
         attempt, late = self.attempt, self.later_line()
         phase = "exiting" if attempt.phase in ENDED else attempt.phase
@@ -204,7 +204,7 @@ class _Phase:
             return allowed
         reason = f"the first line comes after {self.interval or 'an unknown number of'} iterations"
         shown = _FIRST_LATE + (late / 2 if self.interval else 0.0)
-        return Budget(base + late, None, reason, None if attempt.number else shown)
+        return Timeout(base + late, None, reason, None if attempt.number else shown)
 
     def later_line(self) -> float:
         """Return an upper bound of the seconds from the first iteration to the first line; 0 if each has a line.
@@ -230,7 +230,7 @@ class _Phase:
 
     # --- between two lines of the loop ---
 
-    def training(self) -> Budget:
+    def training(self) -> Timeout:
         """Return the timeout by the predicted pace."""
         attempt, settings, predicted = self.attempt, self.settings, self.predicted
         if predicted is None and attempt.log_interval is not None:
@@ -242,24 +242,24 @@ class _Phase:
         expected = gap * max(1.0, attempt.gap_ratios.usual or 1.0)
         hiccup, held = (attempt.gap_ratios.longest or 0.0) * gap, self.silences.held or 0.0
         return _longest(
-            Budget(settings.factor * expected, expected, f"{settings.factor:g} x {expected:.4g} s expected"),
-            Budget(
+            Timeout(settings.factor * expected, expected, f"{settings.factor:g} x {expected:.4g} s expected"),
+            Timeout(
                 min(_HICCUP_FACTOR * hiccup, self.most("training")), expected,
                 f"{_HICCUP_FACTOR:g} x the longest gap of the last 50",
             ),
-            Budget(_BUFFERING_FACTOR * held, expected, f"the launcher holds lines back for up to {held:.4g} s"),
+            Timeout(_BUFFERING_FACTOR * held, expected, f"the launcher holds lines back for up to {held:.4g} s"),
             self.with_rollout(expected) if attempt.trainer.generates else None,
-            Budget(settings.minimum, expected, "the minimum"),
+            Timeout(settings.minimum, expected, "the minimum"),
         )  # fmt: skip
 
-    def with_rollout(self, expected: float) -> Budget:
+    def with_rollout(self, expected: float) -> Timeout:
         """Return the timeout of steps with a rollout: a few steps do not show the maximum."""
         window, factor = self.attempt.pace.window, _TABLE["rollout"].factor or 1.0
         if len(window) < _FEW:
             return self.first("evaluating", expected, "first default for steps that generate")
-        return Budget(factor * max(window), expected, f"{factor:g} x the longest step, which holds a rollout")
+        return Timeout(factor * max(window), expected, f"{factor:g} x the longest step, which holds a rollout")
 
-    def second_line(self) -> Budget:
+    def second_line(self) -> Timeout:
         """Return the timeout with at most one known line, which is an outlier: 5 x, as NVRx before it has learned."""
         attempt, known, minimum = self.attempt, self.interval, self.settings.minimum
         first, trainer = attempt.first_iteration_seconds, attempt.step_source == "trainer"
@@ -269,18 +269,18 @@ class _Phase:
                 return _longest(self.learned("training") or evaluating, self.learned("evaluating") or evaluating)
             return self.first("training", None, "no iteration time known yet")
         if known is not None:
-            return Budget(max(minimum, 5 * first * known), first * known, "5 x the first iteration")
+            return Timeout(max(minimum, 5 * first * known), first * known, "5 x the first iteration")
         if attempt.first_iteration == 1 and trainer:  # printed independently of `logging_steps`
             seconds = max(minimum, self.settings.first_of("first_iteration"), 5 * first)
-            return Budget(seconds, None, "one line is known, not yet how many iterations lie between two")
+            return Timeout(seconds, None, "one line is known, not yet how many iterations lie between two")
         guess = likely_interval(attempt.first_iteration or 1)  # programs report multiples of their interval
         expected = first * guess
         # A wrong guess must not hide a hang for half a day.
         most = max(2 * _FIRST_LATE, 1.5 * expected, 5 * first)
         reason = f"5 x the first iteration, if a line is written every {guess}"
-        return Budget(max(minimum, min(5 * expected, most)), expected, reason)
+        return Timeout(max(minimum, min(5 * expected, most)), expected, reason)
 
-    def at_work(self) -> Budget:
+    def at_work(self) -> Timeout:
         """Return the timeout of training in which an evaluation or a save may run without a line."""
         training, kind = self.training(), self.attempt.silent_work
         if kind is None:
@@ -297,7 +297,7 @@ class _Phase:
 
     # --- evaluation, saving, parts of a step ---
 
-    def evaluation(self) -> Budget:
+    def evaluation(self) -> Timeout:
         """Return the timeout between two lines of an evaluation, or until the next iteration."""
         attempt, learned = self.attempt, self.learned("evaluating")
         allowed = learned or self.first_evaluation()
@@ -305,26 +305,26 @@ class _Phase:
             # the arguments request an evaluation; only the next lines show whether there is data for it
             training = self.training()
             reason = f"an iteration ({training.reason}) and {allowed.reason}"
-            return Budget(training.seconds + allowed.seconds, training.expected, reason)
+            return Timeout(training.seconds + allowed.seconds, training.expected, reason)
         if (attempt.evaluation_sets is None and attempt.validations_since) or attempt.step_source == "trainer":
             # The last set is unknown, and an iteration follows it: HF Trainer prints a result at the end.
             return _longest(allowed, self.training())
         return _longest(allowed, self.stretched() if self.generates_in_parts else None)  # it generates as a step does
 
-    def first_evaluation(self) -> Budget:
+    def first_evaluation(self) -> Timeout:
         """Return the first timeout of an evaluation. A forward pass takes at most as long as an iteration."""
         settings, iters = self.settings, self.attempt.topology.eval_iters
         if self.predicted is not None and iters:
             expected = self.predicted * iters
             seconds = max(settings.minimum, settings.factor * expected)
-            return Budget(seconds, expected, f"{settings.factor:g} x {iters} evaluation iterations")
+            return Timeout(seconds, expected, f"{settings.factor:g} x {iters} evaluation iterations")
         first = self.first("evaluating")
         if self.generates_in_parts or not self.attempt.iterations:
             # in reinforcement learning it is a rollout; before the first step its engines start
             return _longest(first, self.first("rollout", reason=first.reason))
         return first
 
-    def saving(self) -> Budget:
+    def saving(self) -> Timeout:
         """Return the timeout of a save. Without a printed end, the next line may be the loop's next step.
 
         The files of a trainer's first save teach nothing, because the largest may come last.
@@ -335,7 +335,7 @@ class _Phase:
         ends = program_of(attempt.format).reports_saves or self.predicted is None
         return learned if ends else _longest(learned, self.training())
 
-    def part(self) -> Budget:
+    def part(self) -> Timeout:
         """Return the timeout of a part of an RL step by the run's past."""
         attempt, first = self.attempt, not self.attempt.iterations
         expected, what = self.part_before()
@@ -346,8 +346,8 @@ class _Phase:
         if first:  # in a further attempt engines start and kernels compile again
             row = _TABLE["starting"]
             factor, least = row.factor or 1.0, max(least, row.minimum or 0.0)
-        usual = Budget(factor * expected, expected, f"{factor:g} x {what}")
-        return _longest(usual, Budget(least, expected, "the minimum"), None if first else self.stretched(expected))
+        usual = Timeout(factor * expected, expected, f"{factor:g} x {what}")
+        return _longest(usual, Timeout(least, expected, "the minimum"), None if first else self.stretched(expected))
 
     def part_before(self) -> tuple[float | None, str]:
         """Return (longest silence of this part, how it is known).
@@ -363,7 +363,7 @@ class _Phase:
                 return printed, f"what {phase} took at most"
         return longest, f"the longest silence of the last {followed} in {phase}"
 
-    def stretched(self, expected: float | None = None) -> Budget:
+    def stretched(self, expected: float | None = None) -> Timeout:
         """Return the timeout by the longest step, or by this part if it is certain which part runs.
 
         The longest step is measured or printed, or else the sum of the observed parts.
@@ -376,4 +376,4 @@ class _Phase:
             longest = (
                 max(window) if window else sum(self.silences.longest(part) or 0.0 for part in attempt.parts.reported)
             )
-        return Budget(factor * longest, expected, f"{factor:g} x the longest {which}")
+        return Timeout(factor * longest, expected, f"{factor:g} x the longest {which}")
