@@ -105,8 +105,9 @@ golden: dev  ## rewrite the golden files; review the diff
 corpus: dev  ## compare the judgements of tests/corpus and all logs of ../shared with the recorded ones; make corpus ARGS=--record
 	$(BIN)/python -m tests.corpus.record $(ARGS)
 
-readme: dev  ## rewrite the generated tables of ARCHITECTURE.md and docs/
+readme: dev  ## rewrite the generated tables of ARCHITECTURE.md and docs/, and the schema of the chart
 	$(BIN)/python -m tests.test_docs
+	$(BIN)/python -m tests.deploy.chart_schema
 
 $(VENV)-release/.installed: pyproject.toml locks/run.txt locks/build.txt locks/release.txt
 	$(PYTHON) -m venv $(VENV)-release

@@ -178,7 +178,9 @@ def test_assets_come_out_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
     tracked = tool(
         "git", "-C", ROOT, "ls-files", "config.yaml", "LICENSE", "grafana/dashboards", "deploy"
     ).stdout.split()
-    expected = {name for name in tracked if not name.endswith("Dockerfile")}
+    links = {name: (ROOT / name).iterdir() for name in tracked if (ROOT / name).is_dir()}
+    tracked += [f"{name}/{path.name}" for name, paths in links.items() for path in paths]
+    expected = {name for name in tracked if not name.endswith("Dockerfile") and name not in links}
     assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == expected
     assert all((out / name).read_bytes() == (ROOT / name).read_bytes() for name in expected)
     (out / "config.yaml").write_text("mine")
@@ -186,6 +188,29 @@ def test_assets_come_out_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
     assert (done.returncode, (out / "config.yaml").read_text()) == (1, "mine")
     assert "config.yaml: differs" in done.stderr
     assert assets("--force").returncode == 0
+    assert "braces" in assets("--grafana", "https://{{x}}").stderr
+    assert assets("--force", "--grafana=https://g.example:3000/", "--runbook=https://w.example/r.md").returncode == 0
+    texts = {path: path.read_text() for path in out.rglob("*") if path.is_file() and "templates" not in path.parts}
+    assert {str(path.relative_to(out).parent) for path, text in texts.items() if "runbooks.example" in text} == {
+        "deploy/helm/rules", "deploy/helm/dashboards",
+    }  # fmt: skip
+    assert "https://g.example:3000/d/megatron-run?" in texts[out / "deploy/prometheus/rules/alerts.yml"]
+    assert json.loads(texts[out / "grafana/dashboards/run.json"])
+
+
+@pytest.mark.helm
+def test_the_exported_chart_renders(tmp_path: Path) -> None:
+    """Without a further step, with the addresses of the export in rules and dashboards."""
+    done = CliRunner().invoke(
+        cli, ["export", str(tmp_path), "--grafana=https://g.example", "--runbook=https://w.example"]
+    )
+    assert done.exit_code == 0, done.output
+    rule = "--api-versions=monitoring.coreos.com/v1/PrometheusRule"
+    made = tool("helm", "template", "x", tmp_path / "deploy" / "helm", rule)
+    assert made.returncode == 0, made.stderr
+    assert "https://g.example/d/megatron-run" in made.stdout
+    assert "https://w.example#hang" in made.stdout or "https://w.example#{{" in made.stdout
+    assert not re.search(r"(grafana|runbooks)\.example", made.stdout)
 
 
 # --- Kubernetes -------------------------------------------------------------------------------------------------------
