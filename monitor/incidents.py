@@ -186,8 +186,8 @@ class _Tick(NamedTuple):
         """Yield the transitions of a kind that fires."""
         book, now = self.book, self.now
         known = book.open.get(kind)
-        if known is not None and known.over_since is None and (finding.since or known.since) > known.since:
-            yield self.resolve(kind)  # it ended and began again between two evaluations; a returned level did not end
+        if known is not None and known.over_since is None and _began_again(known, finding):
+            yield self.resolve(kind)  # between two evaluations; a level that returned did not end
             known = None
         if known is None and now - book.pending.setdefault(kind, now) < hold:
             return
@@ -277,6 +277,11 @@ def _end(state: RunState, incident: Incident) -> str:
     if iteration is None or iteration == incident.iteration:
         return f"{state.attempt.phase} continues"
     return f"iteration {iteration} came" if incident.incident == "hang" else f"at iteration {iteration}"
+
+
+def _began_again(known: Incident, finding: Finding) -> bool:
+    """Return True if the finding is another incident of its kind: it began later, or it is of another attempt."""
+    return (finding.since or known.since) > known.since or finding.facts.get("attempt") != known.evidence.get("attempt")
 
 
 def _opened(state: RunState, kind: str, finding: Finding, now: float) -> Incident:

@@ -7,6 +7,7 @@ tr1, a 13B before BLOOM, got the node with the ECC error again in its next job a
 from operator import attrgetter
 
 from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings
+from megatron_monitor.run.ending import PLANNED
 from megatron_monitor.run.nodes import nodes_of, suspects
 from megatron_monitor.run.records import AttemptEnd
 from megatron_monitor.run.state import RunState
@@ -72,7 +73,7 @@ def _present(state: RunState) -> AttemptEnd:
         number=attempt.number, failure=failure.failure, message=failure.message, at=failure.at,
         started_at=attempt.started_at, iterations=attempt.iterations,
         last_iteration=attempt.last_iteration, checkpoint=state.learned.checkpoints.last_iteration,
-        planned=False, nodes=named or nodes_of(state), culprit=bool(named),
+        planned=failure.failure in PLANNED, nodes=named or nodes_of(state), culprit=bool(named),
     )  # fmt: skip
 
 

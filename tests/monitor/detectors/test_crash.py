@@ -31,6 +31,19 @@ def test_the_same_node_twice_is_named() -> None:
     assert other.of("crash_loop") == []
 
 
+CANCELLED = "slurmstepd: error: *** JOB {} ON n{} CANCELLED AT 2026-11-26T23:21:1{} {}***\n"
+FAILED, PREEMPTED = "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ", "DUE TO PREEMPTION "
+
+
+def test_jobs_that_end_in_one_second_are_reported_each() -> None:
+    """Five jobs append to one file, none trained. Planned ends are no crash loop."""
+    ends = [(3, FAILED), (3, FAILED), (4, PREEMPTED), (4, "DUE TO JOB REQUEUE "), (4, "")]
+    lines = [CANCELLED.format(1701 + job, job, *end) for job, end in enumerate(ends)]
+    played = play([(0.0, "".join(lines))], 60.0)
+    told = [item.evidence["message"].split()[3] for item in played.of("crash") if item.status == "firing"]
+    assert (told, played.kinds()) == (["1701", "1702", "1703", "1704", "1705"], {"crash"})
+
+
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 CAUGHT = (
     "WARNING: this batch does not fit, it is split and tried again\n"
