@@ -43,6 +43,13 @@ def test_a_bar_without_a_heading_is_a_training_within_minutes() -> None:
     assert (played.state.iterations_total, played.state.restarts, kinds(played)) == (399, 0, [])
 
 
+@pytest.mark.parametrize("heading", ["***** Running Prediction *****", "[3/4] Running inference on 400 images..."])
+def test_a_bar_behind_a_heading_of_inference_is_no_training(heading: str) -> None:
+    """Without the heading the same bar is one."""
+    played = play([(0.0, heading + "\n"), *bars(400, 6.0)], 3600.0)
+    assert (played.state.iterations_total, kinds(played)) == (0, [])
+
+
 def test_an_evaluation_amid_a_bar_takes_nothing_of_it() -> None:
     """No dict comes, as in a job's .err, and each 15 steps another bar: all of its steps count once it is believed."""
     drawn, late = [], 0.0
