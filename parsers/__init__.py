@@ -1,1 +1,1 @@
-"""Bytes of training logs in, facts out: pure, no clock, no file, no logging, no import of `monitor`."""
+"""Turns bytes of training logs into events. Pure: no clock, no file, no logging, no import of `monitor`."""

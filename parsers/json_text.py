@@ -1,4 +1,4 @@
-"""JSON that others wrote: some agents, and files that were damaged, hold bytes in its strings that are no UTF-8."""
+"""JSON from other programs: some agents and damaged files have bytes in strings that are not UTF-8."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 
 def read_json(data: bytes, decode: Callable[[bytes | str], T] | None = None) -> T | Any:
-    """The value (`decode`: of a known type), its strings with U+FFFD for such bytes. Raises msgspec.MsgspecError, also
-    where it is nested too deeply.
+    """Return the value (`decode`: of a known type), with U+FFFD for such bytes in strings. Raises msgspec.MsgspecError,
+    also if the value is nested too deeply.
     """
     decode = decode or msgspec.json.decode
     try:

@@ -1,10 +1,11 @@
-"""One source: chunks of bytes in, `LogEvent`s out. Holds the little context that several-line facts need.
+"""Reads one stream: chunks of bytes in, `LogEvent`s out.
 
-Law: any bytes in any chunking give the same events and never raise. `save()` and `restore()` carry the context
-over a restart; it goes with the offset `consumed_bytes`, the end of the last complete line.
+Guarantee: the same bytes give the same events however they are cut into chunks, and no bytes raise an error. `save()`
+and `restore()` carry unfinished facts over a restart. They belong to the offset `consumed_bytes`, the end of the last
+complete line.
 
-A block of whole lines is cut; of each line it is known by its shape (engine/memo.py) whether it is noise, which rules
-to ask, or how to read it by slices (engine/spans.py). Rules are the reference: what these give, they would have given.
+The reader cuts a block of whole lines. The shape of each line (engine/memo.py) tells whether the line is noise, which
+rules to ask, or how to read it by slices (engine/spans.py). Slices give the same events as the rules.
 """
 
 import contextlib
@@ -26,13 +27,13 @@ from megatron_monitor.parsers.redaction import in_key, masked
 from megatron_monitor.parsers.registry import GATHERERS, RULES
 from megatron_monitor.parsers.wrappers import PARTIAL, Unwrapper
 
-_MALFORMED = 500  # characters of a line that is reported as malformed
-_KEY_LINES = 120  # of a private key of 16,384 bits
+_MALFORMED = 500  # maximum characters of a line in a report about malformed lines
+_KEY_LINES = 120  # lines of a private key of 16,384 bits
 _BYTE_ORDER = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
-"""What a file in UTF-16 or UTF-8 may begin with; the NULs of UTF-16 are dropped as those of holes are (lines.py)."""
-_SHORT = 1000  # bytes of a line that is remembered
+"""Byte order marks of UTF-16 and UTF-8. The NULs of UTF-16 are dropped like those of holes (lines.py)."""
+_SHORT = 1000  # maximum bytes of a line that is remembered
 _Said: TypeAlias = tuple[str, Event | Spanned | Gatherer]
-"""A rule and what it gave."""
+"""The name of a rule and its answer."""
 
 
 @cache
@@ -41,30 +42,30 @@ def _default_memo() -> Memo:
 
 
 class Bookmark(Struct, omit_defaults=True, gc=False):
-    """Where a reader stands: everything that a resume there needs. Plain values."""
+    """Where a reader is in its stream: everything that a resume needs, as plain values."""
 
     offset: int
-    """Of the end of the last complete line."""
+    """Offset of the end of the last complete line."""
     line: int
-    """The number of the next physical line."""
+    """Number of the next physical line."""
     after_return: bool = False
     matched_lines: int = 0
     last_matched: int = 0
     key_lines: int = 0
     open: Sequence[tuple[str, dict[str, Any]]] = ()
-    """Facts of several lines that are gathered: what gathers each, and its fields."""
+    """Unfinished facts of several lines: the gatherer's name and its fields."""
     unwrapper: Unwrapper | None = None
     ordered: dict[str, Any] | None = None
-    """Of whoever puts the lines in order before they are read."""
+    """State of the component that orders the lines before they are read."""
 
     @property
     def reported_nothing(self) -> bool:
-        """Whether no line was of use before it, and none waits."""
+        """True if no line before it gave an event and no fact is unfinished."""
         return not (self.matched_lines or self.open or self.ordered)
 
 
 class SourceReader:
-    """Reads one endless source."""
+    """Reads one stream, which may never end."""
 
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES, memo: Memo | None = None) -> None:
         self._memo = memo or _default_memo()
@@ -75,35 +76,35 @@ class SourceReader:
         self.matched_lines = 0
         """Physical lines that gave at least one event."""
         self._last_matched = 0
-        self._redrawn = b"\n"  # no line
+        self._redrawn = b"\n"  # not a line
         self._unwrapper = Unwrapper()
-        self._key_lines = 0  # that a private key which has begun may still have
+        self._key_lines = 0  # lines that the current private key may still have
 
     @property
     def lines(self) -> int:
-        """Physical lines read to their end."""
+        """Complete physical lines that were read."""
         return self._splitter.line - 1
 
     @property
     def consumed_bytes(self) -> int:
-        """Offset of the end of the last complete line: from here a resume reads on."""
+        """Offset of the end of the last complete line, where a resume starts."""
         return self.fed_bytes - self._splitter.raw_pending
 
     def feed(self, chunk: bytes) -> list[LogEvent]:
-        """Read the next bytes of the source."""
+        """Read the next bytes of the stream."""
         self.fed_bytes += len(chunk)
         out: list[LogEvent] = []
         self._read(self._splitter.feed(chunk), out)
         return out
 
     def skip(self, count: int) -> None:
-        """The source holds `count` bytes here that nobody needs to see (a hole)."""
+        """Pass over a hole of `count` bytes in the stream."""
         self.fed_bytes += count
         if self._splitter.raw_pending:
             self._splitter.raw_pending += count
 
     def flush(self) -> list[LogEvent]:
-        """The source has ended: its last line counts although it has no end, and open facts are closed."""
+        """Read the unfinished last line and close unfinished facts: the stream has ended."""
         out: list[LogEvent] = []
         self._read(self._splitter.flush(), out)
         self._read([Block(line + b"\n", self.lines) for line in self._unwrapper.rest()], out)
@@ -114,18 +115,18 @@ class SourceReader:
 
     @property
     def holds_back(self) -> bool:
-        """Whether a fact of several lines is gathered, or a bar drawn, that would be told if nothing more came."""
+        """Return True if an unfinished fact or a drawn bar would give an event if nothing more came."""
         return self._splitter.pending.endswith(b"]") or any(gatherer.settles for _, gatherer in self._open)
 
     @property
     def reported_nothing(self) -> bool:
-        """Whether no line was of use so far, and none is open."""
+        """Return True if no line gave an event so far and no fact is unfinished."""
         return not (self.matched_lines or self._open or self._splitter.raw_pending)
 
     def settle(self) -> list[LogEvent]:
-        """Nothing has followed for a while: what stands complete at the end of the last whole line is told, and a bar
-        that was drawn behind it: its line ends when it is drawn again, or when another program writes, and it is told
-        once more. Risk left: a buffer that was let go at a line's end within a block; what follows of that is lost.
+        """Return the events of complete facts and of a drawn bar after a silence. A bar's line ends when it is drawn
+        again or when another program writes, and then gives its event once more. Known limit: if a buffer was flushed
+        at a line end within a block, the rest of that block is lost.
         """
         out: list[LogEvent] = []
         if self._splitter.raw_pending:
@@ -142,7 +143,7 @@ class SourceReader:
         return out
 
     def save(self) -> Bookmark:
-        """Everything a resume at `consumed_bytes` needs."""
+        """Return everything that a resume at `consumed_bytes` needs."""
         return Bookmark(
             self.consumed_bytes,
             self._splitter.line,
@@ -155,7 +156,7 @@ class SourceReader:
         )
 
     def restore(self, saved: Bookmark) -> None:
-        """Go on where `save` was called. A gatherer that this version does not know is let go."""
+        """Continue where `save` was called. Gatherers that this version does not know are dropped."""
         self.fed_bytes = saved.offset
         self._splitter = LineSplitter(saved.line, self._splitter.max_line_bytes)
         self._splitter.after_return = saved.after_return
@@ -164,7 +165,7 @@ class SourceReader:
         self._open = []
         for name, known in saved.open:
             if name in GATHERERS:
-                with contextlib.suppress(TypeError):  # its fields were others then
+                with contextlib.suppress(TypeError):  # another version had other fields
                     self._open.append((name, GATHERERS[name](**known)))
 
     def _read(self, parts: Sequence[Any], out: list[LogEvent]) -> None:
@@ -175,12 +176,12 @@ class SourceReader:
                 out.append(LogEvent(part.line, "line_too_long", LineDiscarded(bytes=part.bytes), ""))
 
     def _read_block(self, block: Block, out: list[LogEvent]) -> None:
-        """Its events into `out`."""
+        """Read the block and append its events to `out`."""
         data, numbers = block.data, list[int]()
         if block.first_line == 1 and data.startswith(_BYTE_ORDER):
             data = data.lstrip(b"\xff\xfe\xef\xbb\xbf")
         if b"\r" in data:
-            # `\r\n` is one line end, and so is a bare `\r`; lines are numbered by `\n` alone, as editors do
+            # `\r\n` and a bare `\r` are one line end. Lines are numbered by `\n` alone, as in editors.
             physical = data.replace(b"\r\n", b"\n").split(b"\n")
             for number, several in enumerate(physical, block.first_line):
                 numbers += [number] * (several.count(b"\r") + 1)
@@ -194,7 +195,7 @@ class SourceReader:
         known = self._memo.known(data)
         place, count = 0, len(lines)
         while place < count:
-            if self._open:  # every line is asked for
+            if self._open:  # an open gatherer is offered every line
                 self._read_line(lines[place], numbers[place], known[place], out, learns=False)
                 place += 1
                 continue
@@ -226,7 +227,9 @@ class SourceReader:
             place = index + 1
 
     def _unwrapped(self, lines: Sequence[bytes], numbers: Sequence[int]) -> tuple[list[bytes], list[int]]:
-        """The lines in place of the JSON that carries them and of the parts of them, and the physical line of each."""
+        """Return the lines without the JSON or record marks that carry them, and the number of the physical line of
+        each.
+        """
         longest, read = self._splitter.max_line_bytes, self._unwrapper.read
         found: list[bytes] = []
         places: list[int] = []
@@ -237,8 +240,8 @@ class SourceReader:
         return found, places
 
     def _read_line(self, raw: bytes, number: int, shape: Known, out: list[LogEvent], *, learns: bool = True) -> None:
-        """Each part of the line goes to the open gatherers and then to the rules. `learns`: so that further lines of
-        the shape need none of that.
+        """Offer each part of the line to the open gatherers and then to the rules. `learns`: remember the answer for
+        the shape.
         """
         if self._key_lines or b"PRIVATE KEY" in raw:
             raw, learns = self._without_key(raw), False
@@ -264,7 +267,7 @@ class SourceReader:
         out += found
 
     def _without_key(self, raw: bytes) -> bytes:
-        """A line of a private key, or one between its lines, without what is secret of it."""
+        """Return a line that belongs to a private key with the key masked."""
         inner = self._key_lines > 0
         self._key_lines -= inner
         if b"PRIVATE KEY" in raw:
@@ -272,8 +275,8 @@ class SourceReader:
         return in_key(raw) if inner else raw
 
     def _read_by_rules(self, line: Line, rules: tuple[int, ...]) -> tuple[list[_Said], int]:
-        """What the first rule that answers says, and how many were asked. A number in it that is none (fields.py) makes
-        it malformed too.
+        """Return the answer of the first rule that has one, and how many rules were asked. A number out of bounds
+        (fields.py) makes the line malformed as well.
         """
         malformed, asked = "", 0
         items: list[_Said] = []
@@ -290,15 +293,15 @@ class SourceReader:
         return items, asked
 
     def _reduced(self, item: Event | Spanned | Gatherer) -> Event | Spanned | Gatherer:
-        """Without the fields that nobody reads."""
+        """Return the answer without fields that nothing reads."""
         if isinstance(item, Spanned):
             for name in self._memo.unread.get(item.make, ()):
                 item.values.pop(name, None)
         return item
 
     def _offered(self, line: Line, number: int, shown: bytes | str, out: list[LogEvent]) -> bool:
-        """Offer the line to what is open; whether it was taken."""
-        for place in reversed(range(len(self._open))):  # the one that was opened last is nearest
+        """Return True if an open gatherer took the line."""
+        for place in reversed(range(len(self._open))):  # the last one opened comes first
             name, gatherer = self._open[place]
             events, taken, done = gatherer.offer(line)
             out.extend(LogEvent(number, name, event, gatherer.shown or shown) for event in events)
@@ -315,7 +318,7 @@ class SourceReader:
         shown: bytes | str,
         out: list[LogEvent],
     ) -> None:
-        """What the rules gave: events into `out`, gatherers are opened."""
+        """Append the events of a rule to `out` and open its gatherers."""
         for name, item in items:
             if isinstance(item, Gatherer):
                 self._open.append((name, item))
@@ -325,15 +328,17 @@ class SourceReader:
 
 
 def _carries(data: bytes) -> bool:
-    """Whether lines carry others, or parts of them."""
+    """Return True if lines of the data carry other lines or parts of them."""
     if data.startswith(b'{"') or b'\n{"' in data:
         return True
-    return b" P " in data and any(mark in data for mark in PARTIAL)  # what all of these hold is found in half the time
+    return b" P " in data and any(
+        mark in data for mark in PARTIAL
+    )  # all of these contain it, and one search takes half the time
 
 
 def _segments(raw: bytes) -> tuple[tuple[str, Line], ...]:
-    """Each writer's part of a physical line, as it stands but for secrets (empty where that is the line itself), and
-    with the prefixes off. Every rank prints the same traceback, so short lines are remembered.
+    """Return the part of each writer in a physical line, secrets masked (empty if there are none), and the same without
+    prefixes. Every rank prints the same traceback, so short lines are remembered.
     """
     return _short_segments(raw) if len(raw) <= _SHORT else _short_segments.__wrapped__(raw)
 

@@ -1,13 +1,13 @@
-"""Secrets in a line's text are masked, before any rule reads it: what is shown, sent or saved of a line holds none.
+"""Masks secrets in a line's text before any rule reads it, so that no shown, sent or saved text contains one.
 
-Known by their names (`WANDB_API_KEY=...`, `--password ...`, an arguments dump's `hf_token ....`), by their shapes, as
-their issuers publish them (`hf_...`, `AKIA...`, `Authorization: Bearer ...`), and in addresses (`https://user:...@host`):
-a row each in secrets.toml.
-A name that trainings use for other things too, `token`, needs a value that looks like a secret: letters and digits,
-twelve at least. Law: linear, and idempotent. Of a private key over several lines the reader of the stream masks the
-inner ones (`in_key`). Risk left: a secret that stands under no known name and in no known shape.
+secrets.toml has one row per pattern. Secrets are recognised by name (`WANDB_API_KEY=...`, `--password ...`, an
+arguments dump's `hf_token ....`), by the shape that the issuer publishes (`hf_...`, `AKIA...`, `Authorization: Bearer
+...`), and in addresses (`https://user:...@host`). The name `token` has other uses in training, so its value must look
+like a secret: at least twelve letters and digits. Masking takes linear time and is idempotent. For a private key over
+several lines, the stream's reader masks the inner lines (`in_key`). Known limit: a secret without a known name or
+shape.
 
-detect-secrets 1.5.0 takes 1,400 us for a line that this takes 2 us for, and finds 14 secrets in an iteration line.
+detect-secrets 1.5.0 takes 1,400 us for a line that takes 2 us here, and finds 14 secrets in an iteration line.
 """
 
 import re
@@ -27,11 +27,11 @@ _PATTERNS: Final = tuple(
     (tuple(row["words"]), pattern)
     for row, pattern in patterned(table_in("megatron_monitor.parsers", "secrets.toml"), "secrets")
 )
-"""Words of which a line holds one, as it stands or in lower case, else the pattern is not tried; what
-stays is the group `head`.
+"""Words, pattern. A pattern is tried if the line, as printed or in lower case, contains one of its words. The group
+`head` is kept.
 """
 _ROWS: Final[dict[bytes, list[int]]] = {}
-"""Word -> the patterns of which it is one."""
+"""Word -> indices of its patterns."""
 for _row, (_terms, _) in enumerate(_PATTERNS):
     for _word in _terms:
         _ROWS.setdefault(_word.encode(), []).append(_row)
@@ -39,19 +39,21 @@ _ROWS_OF: Final = tuple(_ROWS.values())
 _TERMS: Final = BytesAhoCorasick(list(_ROWS))
 
 _MAY_NAME: Final = re.compile("[=:@ ]|[A-Za-z0-9]{16}|(?:glpat|xox.|sk)-")
-"""Of the names of files, of which there may be 100,000, those without it hold no secret."""
-_TIMES: Final = 16  # that the patterns are tried: one secret may have hidden the next
+"""A file name without a match contains no secret. There may be 100,000 names."""
+_TIMES: Final = 16  # maximum passes over the patterns: masking one secret may reveal the next
 _IN_KEY: Final = re.compile(rb"(?P<head>^|[\s:\]|])[A-Za-z0-9+/=]{16,100}(?=\s{0,9}$)")
 
 
 def in_key(line: bytes) -> bytes:
-    """A line within a private key, with the key's part masked."""
+    """Return a line within a private key with the key's part masked."""
     return _IN_KEY.sub(rb"\g<head>" + MASK.encode(), line)
 
 
-@lru_cache(maxsize=64)  # of one file it is asked for several times in a row
+@lru_cache(maxsize=64)  # it is called several times in a row for one file
 def masked_path(path: str) -> str:
-    """A path, or a run's name by one, with the secrets in its parts masked; what two of them differ in stays apart."""
+    """Return a path, or a run's name from a path, with the secrets in its parts masked. Different paths stay
+    different.
+    """
     directory, _, name = path.rpartition("/")
     return "/".join(map(_masked_name, path.split("/"))) if _MAY_NAME.search(name) or _may_name(directory) else path
 
@@ -67,7 +69,7 @@ def _masked_name(name: str) -> str:
 
 
 def masked(text: str) -> str:
-    """The text with its secrets masked; the very same object where there is none."""
+    """Return the text with its secrets masked, or the same object if there are none."""
     hits = _TERMS.find_matches_as_indexes(f"{text} {text.lower()}".encode("utf-8", "replace"), overlapping=True)
     found = text
     patterns = [_PATTERNS[row][1] for row in sorted({row for index, _, _ in hits for row in _ROWS_OF[index]})]

@@ -1,4 +1,4 @@
-"""Every speaker we understand, in the order in which its rules are asked."""
+"""All formats that the monitor reads, in the order in which their rules are asked."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ _ORDER = (
     "nccl", "failures", "tracebacks", "pytorch", "torchrun", "launchers", "mpich", "system", "environment", "gpu",
     "hf_settings", "documents", "unread",
 )  # fmt: skip
-"""Names of parsers/formats: a module, a file (`.yaml`), or the file behind the module of its name."""
+"""Names in parsers/formats: a module, a file (`.yaml`), or the file after the module of its name."""
 _CODE = (arguments, batch, hf_settings, hf_trainer, megatron, megatron_reports, mpich, torchrun, tracebacks, unread)
 _FILES = {log_format.name: log_format for log_format in built_in()}
 _MODULES = {module.__name__.rpartition(".")[2]: module for module in _CODE}
@@ -40,7 +40,7 @@ _OWN: tuple[Rule, ...] = tuple(
 
 
 def rules_with(own: Sequence[Format]) -> tuple[Rule, ...]:
-    """The rules of all formats with those of a site's own formats, which replace built-in ones of the same name."""
+    """Return the rules of all formats. A user's format replaces a built-in format of the same name."""
     names = {log_format.name for log_format in own}
     marks = rules_of((*own, *(log_format for name, log_format in _FILES.items() if name not in names)))
     return (*marks, *(rule for log_format in own for rule in expressions_of(log_format, Guarded)), *_OWN)
@@ -48,5 +48,5 @@ def rules_with(own: Sequence[Format]) -> tuple[Rule, ...]:
 
 RULES: tuple[Rule, ...] = rules_with(())
 CLOCK_RULES: tuple[Rule, ...] = (*RULES, *stamps.RULES)
-"""... and last, lines of which only the time is read."""
+"""The same rules, and after them rules for lines of which only the time is read."""
 GATHERERS = {rule.name: rule.opens for rule in _OWN if rule.opens is not None}

@@ -1,4 +1,4 @@
-"""A format's samples are its test: what they give must be what the file says."""
+"""Tests a format with its own samples: each must give the events that the file states."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,8 +14,8 @@ from megatron_monitor.parsers.registry import rules_with
 
 
 def differences(log_format: Format, rules: Sequence[Rule]) -> Iterator[tuple[int, str]]:
-    """(index of the sample, what it gives instead) for each sample that is read otherwise by `rules`, which are all
-    that will be asked, the format's own first.
+    """Yield (index of the sample, what it gives instead) for each sample that is read differently. `rules` are all
+    rules, those of the format first.
     """
     memo = Memo(Scanner(rules))
     for index, sample in enumerate(log_format.samples):
@@ -26,7 +26,9 @@ def differences(log_format: Format, rules: Sequence[Rule]) -> Iterator[tuple[int
 
 
 def claims(log_formats: Sequence[Format]) -> Iterator[str]:
-    """A sentence for each two formats that read the same line: who has it. `formats` are a site's own."""
+    """Yield a sentence for each two formats that read the same line, with the one that is used. `formats` are the
+    user's own.
+    """
     rules = rules_with(log_formats)
     said: set[frozenset[str]] = set()
     for log_format in log_formats:
@@ -49,7 +51,7 @@ def claims(log_formats: Sequence[Format]) -> Iterator[str]:
 
 
 def read(sample: FormatSample, memo: Memo) -> list[LogEvent]:
-    """What the sample gives, read as a log of its own."""
+    """Return the events of the sample, read as a log of its own."""
     reader = SourceReader(memo=memo)
     return [*reader.feed(sample.line.encode() + b"\n"), *reader.flush()]
 
@@ -88,7 +90,7 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, str):  # YAML reads `1e-05` as text, it wants a dot
+    if isinstance(one, float) and isinstance(other, str):  # YAML requires a dot and reads `1e-05` as text
         other = number(other)
     if isinstance(one, float) and isinstance(other, int | float):
         return abs(one - other) <= 1e-6 * max(abs(one), abs(other))

@@ -1,4 +1,4 @@
-"""Data that stands beside the code: TOML tables, and the YAML files that describe the lines of formats."""
+"""Reads data files beside the code: TOML tables, and the YAML files that describe the lines of formats."""
 
 import tomllib
 from pkgutil import get_data
@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 
 BUILT = "built.json"
-"""In a wheel: what the YAML files of a package hold, by their names. setup.py makes it; a checkout has none."""
+"""In a wheel, the contents of a package's YAML files by name, written by setup.py. A checkout has no such file."""
 
 
 def table_in(package: str, name: str) -> dict[str, Any]:
-    """What a package's TOML file holds."""
+    """Return the contents of a package's TOML file."""
     data = get_data(package, name)
     assert data is not None
     return tomllib.loads(data.decode())
 
 
 def documents_in(package: str) -> bytes:
-    """What the package's YAML files hold, as one JSON object by their names without `.yaml`."""
+    """Return the contents of a package's YAML files as one JSON object, by name without `.yaml`."""
     try:
         data = get_data(package, BUILT)
     except FileNotFoundError:

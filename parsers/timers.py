@@ -1,14 +1,13 @@
-"""Timers that training loops print: what each is the time of, one row a name in timers.csv.
+"""Timers that training loops print, and what each one measures: one row per name in timers.csv.
 
-A timer may be part of another one: its time is counted once, where it stands. `inside`, here `parent`, names the timers
-around it, the nearest first; the first that is printed has it inside. What is in no row is `other`: shown by its name,
-never guessed.
+A timer may be part of another timer. Its time is counted once. `inside`, here `parent`, names the timers around it, the
+nearest first; the first one that is printed contains it. A name without a row is `other` and is shown by its name.
 
 Sources: [M] NVIDIA Megatron-LM since 2022 (megatron/training/training.py `timers_to_log`, core/pipeline_parallel/
 schedules.py and p2p_communication.py, core/distributed/finalize_model_grads.py, core/optimizer/), [O] Megatron-LM of
-2019 to 2022 and the forks of it (megatron/training.py `add_to_logging`), [D] DeepSpeed's `wall_clock_breakdown`
-(deepspeed/utils/timer.py, runtime/engine.py), [P] its pipeline engine (runtime/pipe/engine.py), [Z] its ZeRO
-optimizers 1 and 2 (runtime/zero/stage_1_and_2.py).
+2019 to 2022 and its forks (megatron/training.py `add_to_logging`), [D] DeepSpeed's `wall_clock_breakdown`
+(deepspeed/utils/timer.py, runtime/engine.py), [P] its pipeline engine (runtime/pipe/engine.py), [Z] its ZeRO optimizers
+1 and 2 (runtime/zero/stage_1_and_2.py).
 """
 
 import csv
@@ -32,10 +31,13 @@ class Timer(Struct, frozen=True):
     category: Category
     parent: tuple[str, ...] = ()
     mixed: bool = False
-    """Its own time, its parts taken out, may be that of another category: of a whole pass nothing tells what it holds.
+    """True if its own time without its parts may belong to another category: no line reports what a whole pass
+    contains.
     """
     ignored: bool = False
-    """It says nothing of an iteration: it is of a start-up, or the same time stands in another timer of the report."""
+    """True if it does not describe an iteration: it belongs to the start-up, or another timer of the report has the
+    same time.
+    """
 
 
 def _table() -> Iterator[tuple[str, Timer]]:
@@ -46,20 +48,20 @@ def _table() -> Iterator[tuple[str, Timer]]:
 
 
 TIMERS: dict[str, Timer] = dict(_table())
-"""Name as printed -> what it is the time of."""
+"""Printed name -> what the timer measures."""
 
 PART_OF: dict[str, str] = {
     "rollout": "rollout", "reward": "reward", "reference": "logprobs", "value": "logprobs", "train": "training",
     "sync": "sync",
 }  # fmt: skip
-"""The timers that are parts of a step of reinforcement learning -> the part that each is the time of."""
+"""Timer of a part of a reinforcement learning step -> that part."""
 UNKNOWN = Timer("other")
 BETWEEN_STEPS = frozenset(name for name, timer in TIMERS.items() if timer.category in ("checkpoint", "evaluation"))
-"""Timers of what happens between two iterations."""
+"""Timers of events between two iterations."""
 IGNORED = frozenset(name for name, timer in TIMERS.items() if timer.ignored)
-"""Timers that say nothing of an iteration."""
+"""Timers that do not describe an iteration."""
 
 
 def timer(name: str) -> Timer:
-    """What a timer is the time of."""
+    """Return what a timer measures."""
     return TIMERS.get(name, UNKNOWN)

@@ -1,11 +1,12 @@
-r"""What carriers put around each line: kubectl, docker, journald, syslog, Vector, Fluent Bit, Loki's logcli, stern.
+r"""Removes what log collectors put around each line: kubectl, docker, journald, syslog, Vector, Fluent Bit, Loki's
+logcli, stern.
 
-Two kinds. Text before the line is a prefix among others (engine/prefixes.py). A JSON object that holds the line is
-taken off before anything looks at it: what stands in its place is the line behind the text form that says the same, so
-that all else knows text alone. A line that is no such object is what it was.
+Text before the line is a prefix like others (engine/prefixes.py). A JSON object that contains the line is replaced by
+the line after a text prefix with the same content, so that all other code reads only text. A line without such an
+object stays as it is.
 
-Container runtimes cut a line of more than 16 KiB. Docker ends only the last part in `\n`, containerd and CRI-O tag all
-but the last with `P`: parts are joined, each stream's by itself.
+Container runtimes cut lines above 16 KiB. Docker ends only the last part with `\n`. containerd and CRI-O tag all parts
+but the last with `P`. Parts are joined for each stream separately.
 """
 
 import re
@@ -22,8 +23,8 @@ _ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[-+]\d\d:?\d\d)"
 _NAME = r"[\w.-]{1,253}"
 MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-# One alternative a form, for re.VERBOSE; the last word of a group's name says what it tells. A pod is named by its
-# owner's name and a number, or five characters without vowels (Kubernetes' SafeEncodeString).
+# One alternative per form, for re.VERBOSE. The last word of a group's name is the field. A pod's name is its owner's
+# name and a number, or five characters without vowels (Kubernetes' SafeEncodeString).
 TEXT_FORMS: Final = rf"""
     # `[pod/train-worker-0/pytorch] ` kubectl logs --prefix
     \[pod/(?P<pod>{_NAME})/[\w.-]{{1,63}}\](?:[ ]|$)
@@ -46,31 +47,31 @@ TEXT_FORMS: Final = rf"""
 """
 _BARE = lazy(rf"{TEXT_FORMS}|(?:{_ISO})[ ]", re.VERBOSE)
 
-# The key of the line -> keys of which one must stand beside it: programs print JSON of their own
+# The key of the line -> keys, one of which the object must have: programs print JSON of their own
 _REQUIRED_KEYS: Final = {
     "log": frozenset({"stream", "time", "date", "timestamp", "@timestamp", "kubernetes", "_p", "logtag"}),
     "message": frozenset({"source_type", "stream", "kubernetes", "podName", "pod", "agent"}),
     "MESSAGE": frozenset({"__REALTIME_TIMESTAMP", "__CURSOR"}),
     "line": frozenset({"labels"}),
 }
-# `2026-05-01T12:00:00.1Z stdout P ` containerd, CRI-O; behind a shipper's words where one has pushed it
+# `2026-05-01T12:00:00.1Z stdout P ` from containerd and CRI-O, after a shipper's prefix if one pushed it
 _CRI = re.compile(
     rf"(?:\[pod/{_NAME}/[\w.-]{{1,63}}\] |<14>1 \S+ {_NAME} log - - - |{_ISO} ){{0,6}}"
     rf"{_ISO} (?P<stream>std(?:out|err)) (?P<tag>[PF])(?::\S*)? ".encode()
 )
 PARTIAL: Final = (b"stdout P ", b"stderr P ")
-"""What a block of lines holds if a runtime has cut one of them."""
+"""Text in a block of lines if a runtime has cut one of them."""
 _DOCKER = frozenset({"log", "stream", "time", "attrs"})
 _PART = 16_000  # characters: docker cuts at 16,384 bytes
 _TIMES = ("time", "timestamp", "@timestamp", "date", "__REALTIME_TIMESTAMP")
 _PODS = ("pod_name", "podName", "pod")
 _CONTAINERS = ("container_name", "containerName", "container")
 _NODES = ("pod_node_name", "node_name", "nodeName", "host", "hostname", "_HOSTNAME")
-_DEEPEST = 3  # wrappers in wrappers: Vector that reads docker's files
+_DEEPEST = 3  # nested wrappers: Vector reads docker's files
 
 
 def bare(text: str) -> str:
-    """The line as its program wrote it."""
+    """Return the line as its program wrote it."""
     for _ in range(_DEEPEST):
         match = _BARE.match(text)
         if match is None:
@@ -80,20 +81,20 @@ def bare(text: str) -> str:
 
 
 class Unwrapper(Struct, omit_defaults=True):
-    """Takes JSON wrappers off the lines of one source, and joins what runtimes have cut. Plain JSON values: a resume
-    carries it on.
+    """Removes JSON wrappers from the lines of one stream and joins lines that runtimes have cut. It holds plain JSON
+    values, so that a resume can continue it.
     """
 
     parts: dict[str, str] = field(default_factory=dict)
-    """What a runtime has cut off so far, by stream."""
+    """The parts of a cut line so far, by stream."""
     partial: list[Any] | None = None
-    """Of the last line, if it is a part by CRI's form: its number, stream, and what stood before the part."""
+    """If the last line is a part in CRI's form: its number, its stream and the text before the part."""
     ends: bool | None = None
-    """Whether a whole line ends in a line end here: some who write docker's form leave it out."""
+    """True if complete lines of this stream end in a line end: some writers of docker's form omit it. None: unknown."""
 
     def read(self, line: bytes, longest: int, number: int = 0) -> list[bytes] | None:
-        """The lines in it, none while they are gathered; None if it is no wrapper, and no part. Joined lines are cut at
-        `longest` characters. `number`: of the physical line that it is on.
+        """Return the lines of a record: none while parts are collected, None if it is neither a wrapper nor a part.
+        Joined lines are cut at `longest` characters. `number` is the number of the physical line.
         """
         prefix, pieces, found = "", list[str](), _fields(line) if line.startswith(b'{"') else None
         if found is None:
@@ -109,8 +110,8 @@ class Unwrapper(Struct, omit_defaults=True):
         return [(prefix + piece).encode("utf-8", "replace") for piece in pieces]
 
     def _of_runtime(self, line: bytes, longest: int, number: int) -> list[bytes] | None:
-        """Of a line in CRI's form: None where it is whole by itself. A line that was cut is as old as its last part.
-        What stands behind a bare line end in a part goes on with it.
+        """Join parts in CRI's form. Return None for a line that is complete by itself. A joined line has the time of
+        its last part. Text after a bare line end in a part continues with the part.
         """
         match, text = _CRI.match(line), line.decode("utf-8", "replace")
         if match is None:
@@ -128,19 +129,19 @@ class Unwrapper(Struct, omit_defaults=True):
         return [(head + text).encode("utf-8", "replace") for text in whole]
 
     def rest(self) -> list[bytes]:
-        """The source has ended: what is gathered counts as whole."""
+        """Return the collected parts as complete lines: the stream has ended."""
         rest = [text.encode("utf-8", "replace") for text in self.parts.values()]
         self.parts = {}
         return rest
 
     def save(self) -> "Unwrapper | None":
-        """What goes on after a resume; None: nothing does."""
+        """Return what a resume needs, or None."""
         if not self.parts and self.partial is None and self.ends is None:
             return None
         return Unwrapper({name: masked(text) for name, text in self.parts.items()}, self.partial, self.ends)
 
     def _whole(self, fields: dict[str, Any], text: str, longest: int) -> list[str]:
-        """What has become whole by this record."""
+        """Return the lines that this record completes."""
         stream, part = str(fields.get("stream", "")), fields.get("_p", fields.get("logtag")) == "P"
         lines: list[str] = []
         if fields.keys() <= _DOCKER:
@@ -159,8 +160,8 @@ class Unwrapper(Struct, omit_defaults=True):
 
 
 def apart(line: bytes, longest: int, moment: str) -> list[bytes] | None:
-    """The lines in it, for who keeps each line by itself: of a part they say that it is one, in CRI's form. `moment`
-    dates those that have no time. None if it is no wrapper.
+    """Return the lines of a record for code that keeps each line separately. A part is marked as one in CRI's form.
+    `moment` is the time of lines without one. None if it is not a wrapper.
     """
     found, unwrapper = _fields(line), Unwrapper()
     if found is None:
@@ -178,7 +179,7 @@ def apart(line: bytes, longest: int, moment: str) -> list[bytes] | None:
 
 
 def _fields(line: bytes) -> tuple[dict[str, Any], str] | None:
-    """(what the wrapper says, the line in it)."""
+    """Return (fields of the wrapper, its line)."""
     try:
         fields = read_json(line)
     except msgspec.DecodeError:
@@ -186,7 +187,7 @@ def _fields(line: bytes) -> tuple[dict[str, Any], str] | None:
     for name, required in _REQUIRED_KEYS.items():
         if name in fields and (fields.keys() == {"log"} or not required.isdisjoint(fields)):
             text = fields[name]
-            if isinstance(text, list):  # journald's form of what is no plain text
+            if isinstance(text, list):  # journald's form of text that is not printable
                 try:
                     text = bytes(text).decode("utf-8", "replace")
                 except (TypeError, ValueError):
@@ -196,7 +197,7 @@ def _fields(line: bytes) -> tuple[dict[str, Any], str] | None:
 
 
 def _prefix(fields: dict[str, Any]) -> str:
-    """The text form of what the wrapper says."""
+    """Return the wrapper's fields as a text prefix."""
     inner = fields.get("kubernetes", fields.get("labels"))
     known = {**fields, **inner} if isinstance(inner, dict) else fields
     pod, container, node = _named(known, _PODS), _named(known, _CONTAINERS) or "container", _named(known, _NODES)
@@ -219,7 +220,7 @@ def _named(fields: dict[str, Any], names: tuple[str, ...]) -> str | None:
 
 
 def _iso(moment: object) -> str | None:
-    """ISO 8601 with its zone, of that or of a count since 1970 in any unit."""
+    """Return ISO 8601 with zone for a time, or for a count since 1970 in any unit."""
     if isinstance(moment, str) and re.fullmatch(_ISO, moment):
         return moment
     try:
@@ -236,8 +237,8 @@ def _iso(moment: object) -> str | None:
 
 
 def date_after(days: int) -> str:
-    """Of the Gregorian calendar, so many days after 1970 began (Hinnant, "chrono-Compatible Low-Level Date
-    Algorithms": years from March, so that the leap day is the last one).
+    """Return the Gregorian date of a number of days after 1970-01-01 (Hinnant, "chrono-Compatible Low-Level Date
+    Algorithms": years begin in March, so that the leap day is the last one).
     """
     era, day = divmod(days + 719_468, 146_097)
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365

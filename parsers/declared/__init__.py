@@ -1,6 +1,6 @@
-"""The language in which formats are written: what a file may say, and how its lines are read."""
+"""The language of format files: their keys, and how their lines are read."""
 
 from megatron_monitor.parsers.tables import table_in
 
 TABLES = table_in("megatron_monitor.parsers.declared", "tables.toml")
-"""What programs call things, by the table's name."""
+"""Printed names and their meanings, by the table's name."""

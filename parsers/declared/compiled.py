@@ -1,7 +1,7 @@
-"""A format as rules of the engine: the more specific mark is asked first.
+"""Compiles a format to rules of the engine. The more specific mark comes first.
 
-Lines with the same mark are one rule, which reads the line once. A block is gathered: its event comes with the first
-line that is none of it, or when it has stood complete at the end of its log for a while (`SourceReader.settle`).
+Lines with the same mark are one rule, which reads the line once. A block is gathered. Its event comes with the first
+line after the block, or after a silence if the block is complete (`SourceReader.settle`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,13 +21,13 @@ from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.parsers.patterns import lazy
 
-_MAX_BLOCK = 300  # lines of a block
-_MAX_TEXT = 1000  # characters of one
-_FOREIGN = 2  # lines of other ranks that may stand in a block before it names what it must
+_MAX_BLOCK = 300  # maximum lines of a block
+_MAX_TEXT = 1000  # maximum characters of a line of a block
+_FOREIGN = 2  # maximum lines of other ranks in a block that is not complete yet
 
 
 class BlockRule(Gatherer):
-    """A head line and the lines below it. `readings` are those of its own mark."""
+    """A head line and the lines below it. `readings` are the readings of the head line's mark."""
 
     readings: ClassVar[tuple[LineReader, ...]] = ()
     head: str
@@ -36,17 +36,17 @@ class BlockRule(Gatherer):
     node: str | None = None
     logged_at: str | None = None
     ended: bool = False
-    """The line that begins its last part was there."""
+    """True if the first line of its last part was read."""
     foreign: int = 0
-    """Lines of others within it."""
+    """Lines of other writers within the block."""
 
     @property
     def settles(self) -> bool:
-        """`close` tells whether it is complete."""
+        """True: `close` returns whether the block is complete."""
         return True
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
-        """Takes what belongs to it; else says what it has gathered."""
+        """Take a line of the block, or return the block's event."""
         first = self.readings[0]
         spec = first.spec
         if line.text.startswith(spec.indent) and len(self.lines) < _MAX_BLOCK:
@@ -63,15 +63,15 @@ class BlockRule(Gatherer):
             whole = self.ended
         if whole:
             return self.close(), False, True
-        return [], False, begins  # where it begins anew it was cut off
+        return [], False, begins  # a block that begins again was cut off
 
     def _enough(self) -> bool:
-        """Whether its lines name what they must."""
+        """Return True if the block has all required names."""
         below = self.readings[0].spec.separator.join(self.lines)
         return bool(below) and any(reading.wanted(reading.pairs(below, range(len(below)))) for reading in self.readings)
 
     def close(self) -> list[Event]:
-        """Its event."""
+        """Return the block's event."""
         if self.readings[0].spec.ends and not self.ended:
             return []
         line = Line(self.head, Prefix(rank=self.rank, node=self.node, logged_at=self.logged_at))
@@ -80,7 +80,7 @@ class BlockRule(Gatherer):
 
 
 def rules_of(log_formats: Iterable[Format]) -> tuple[Rule, ...]:
-    """The rules of the lines of these formats that a mark finds, the most specific first."""
+    """Return the rules for lines of these formats with a mark, the most specific first."""
     found: list[tuple[int, Rule]] = []
     for log_format in log_formats:
         prefixes = tuple(LineMark(text) for text in log_format.prefixes)
@@ -95,7 +95,7 @@ def rules_of(log_formats: Iterable[Format]) -> tuple[Rule, ...]:
 
 
 def expressions_of(log_format: Format, make: Callable[[str], Any] = lazy) -> tuple[Rule, ...]:
-    """The rules of its lines that regular expressions find, in their order; `make` makes a pattern of its text."""
+    """Return the rules for lines with a regular expression, in their order. `make` makes a pattern from its text."""
     found = []
     rows = [spec for spec in log_format.lines if spec.regex]
     for name, several in groupby(rows, lambda spec: spec.rule or f"{log_format.name}.{spec.means}"):
@@ -116,14 +116,14 @@ def _rule(log_format: Format, readings: tuple[LineReader, ...]) -> Rule:
 
 
 def _opened(readings: tuple[LineReader, ...], block: Any, line: Line) -> Iterator[Gatherer]:
-    """Lines that open a block."""
+    """Return the gatherer for a line that opens a block."""
     if readings[0].head(line) is not None:
         yield block(line.text, [], line.origin["rank"], line.origin["node"], line.origin["logged_at"])
 
 
 def _answer(readings: tuple[LineReader, ...], below: str | None, line: Line) -> Iterator[Spanned]:
-    """Of the first reading whose line it is. `below`: the lines of a block. They have one mark, which is looked for
-    once; names and values are cut once where they are cut alike.
+    """Return the answer of the first reading that matches. `below`: the lines of a block. All readings have the same
+    mark, which is searched once. Names and values are cut once per way of cutting.
     """
     heads: dict[tuple[bool, bool], Head | None] = {}
     pieces: dict[tuple[object, ...], dict[str, Piece]] = {}

@@ -1,4 +1,4 @@
-"""A line that a regular expression finds: its named groups, and the pairs behind it, fill the fields of an event."""
+"""Reads a line by a regular expression: named groups, and the pairs after the match, fill the fields of an event."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +21,10 @@ _Convert = Callable[[str], Any]
 
 
 class Expressions:
-    """The expressions of one rule. They are made when the first line asks for them: most logs have few such lines."""
+    """The expressions of one rule. They are compiled when a line first needs them: most logs have few such lines."""
 
     def __init__(self, specs: Sequence[LineSpec], make: Callable[[str], Any]) -> None:
-        """`make`: a pattern of its text."""
+        """`make` makes a pattern from its text."""
         self._specs, self._make = specs, make
         self.every, self.by_shape = any(spec.every for spec in specs), any(spec.by_shape for spec in specs)
 
@@ -33,7 +33,9 @@ class Expressions:
         return [_Expression(spec, self.by_shape, self._make) for spec in self._specs]
 
     def read(self, line: Line) -> list[Event | Spanned]:
-        """What the first says that answers, or each as often as the line has it."""
+        """Return the events of the first expression that matches, or with `every` of each expression as often as it
+        matches.
+        """
         if not self.every:
             found = ((one, one.pattern.search(line.text)) for one in self._all)
             return next((said for one, match in found if match and (said := list(one.read(match, line)))), [])
@@ -44,7 +46,7 @@ class Expressions:
 
 
 class _Expression:
-    """One of them, ready to read."""
+    """One expression, ready to read."""
 
     def __init__(self, spec: LineSpec, by_shape: bool, make: Callable[[str], Any]) -> None:
         self.pattern, self._location, self._holds, *self._extra_patterns = (
@@ -65,7 +67,7 @@ class _Expression:
         )
 
     def read(self, match: re.Match[str], line: Line, end: int | None = None) -> Iterator[Event | Spanned]:
-        """What it says there; `end`: where what is behind the match ends."""
+        """Return the events of a match. `end` is where the text after the match ends."""
         spec = self._spec
         if spec.location and not self._location.search(line.prefix.location or ""):
             return
@@ -99,7 +101,7 @@ class _Expression:
         yield from (event(**line.origin) for event in self._also)
 
     def _values_of(self, spans: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that groups fill."""
+        """Return the fields that groups fill."""
         into = self._spec.into
         if not into or self._spec.form:
             return {name: span for name, span in spans.items() if name in self._fields}
@@ -108,7 +110,7 @@ class _Expression:
         return {into: {name: Span(span.start, span.text, int, int(span.text)) for name, span in spans.items()}}
 
     def _pairs(self, line: Line, start: int, end: int | None) -> dict[str, Any]:
-        """The fields that the pairs behind it fill."""
+        """Return the fields that the pairs after the match fill."""
         rest, found = line.text[start:end], dict[str, Any]()
         for name, (text, at) in pairs_in(rest, range(start, start + len(rest)), self._spec).items():
             target = self._target(name)
@@ -123,7 +125,7 @@ class _Expression:
         return found
 
     def _target(self, name: str) -> tuple[str, str | None, _Convert] | None:
-        """(the field, under which name in it, how it is read) of a printed name."""
+        """Return (field, name within the field, converter) of a printed name."""
         for printed, how in self._spec.fields.items():
             field, _, reading = how.partition(" ")
             read = CONVERTERS[reading] if reading else number
@@ -135,7 +137,7 @@ class _Expression:
         return (into, name, self._reads.get(into, number)) if into else None
 
     def _given(self, texts: Mapping[str, Any], line: Line) -> dict[str, Any]:
-        """What the rule says of each such line, and what it reads of all its words."""
+        """Return the values that the rule sets for all its lines, and the converters that read the whole line."""
         given = self._spec.sets.items()
         values = {name: value.format_map(texts) if isinstance(value, str) else value for name, value in given}
         if self._spec.message_length:

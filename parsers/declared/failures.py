@@ -1,7 +1,7 @@
-"""What a text or an exit status says of a failure: the last line of a Python traceback (its class, the failure that it
-names, whose program it was), the code of a process, the C library's name of a signal.
+"""Names the failure behind a text or an exit status: the last line of a Python traceback, a process's exit code, the C
+library's name of a signal.
 
-Decided here, where lines are read: whoever judges a run reads fields and no text.
+Parsers decide this, so that the code that judges a run reads fields and never text.
 """
 
 import re
@@ -20,11 +20,10 @@ _EXCEPTION = lazy(
     r"^(?:\w{1,60}\.){0,8}(\w{0,60}(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Iteration))"
     r"(?::[ ]?(.{0,1000}))?$"
 )
-_MESSAGE = 500  # characters of it that are kept
+_MESSAGE = 500  # maximum characters of a message
 
 _SIZE = r"(\d{1,9}(?:\.\d{1,9})? ?[KMGT]i?B)"
 # `CUDA out of memory. Tried to allocate 12.50 MiB (GPU 0; 10.92 GiB total capacity; ...)`
-# 2.1 on: `GPU 0 has a total capacty of 23.65 GiB of which ...` (misspelt), `total capacity` since 2.2
 _TRIED = lazy(r"Tried to allocate " + _SIZE)
 _CAPACITY = lazy(r"(?:total capac\w{1,4} of " + _SIZE + r"|(?<![\d.])" + _SIZE + r" total capacity)")
 _FAILURES: list[tuple[str, Failure, re.Pattern[str]]] = [
@@ -33,21 +32,21 @@ _FAILURES: list[tuple[str, Failure, re.Pattern[str]]] = [
 ]
 _KINDS = frozenset(kind for kind, _, _ in _FAILURES)
 
-# Exceptions of ranks that lost another one
+# Exceptions of ranks that lost contact with another rank
 _LOST = lazy(
     r"Connection (?:closed|reset) by peer|Connection refused|Broken pipe|NCCL communicator was aborted|gloo/transport"
     r"|recvValue failed|sendBytes failed|Socket (?:Closed|Timeout)|store->(?:get|wait)|DistNetworkError"
 )
-# Programs try imports that they can do without, and some print what they caught
+# Programs try optional imports, and some print the exception that they caught
 IMPORTS = frozenset({"ModuleNotFoundError", "ImportError", "PackageNotFoundError"})
 
-# Programs beside the training whose tracebacks say nothing of it
+# Programs of a job whose tracebacks do not concern the training
 _BYSTANDERS = lazy(r"wandb|tensorboard|nvidia-smi|mlflow|(?<![A-Za-z])(?:aim|comet)(?![a-z])|comet_ml")
-# A program that trains, or attempts what does, by the name of its file (`llamafactory/launcher.py` under torchrun);
-# others of a job make data, parse logs, copy files
+# A program that trains or starts one, by its file name (`llamafactory/launcher.py` under torchrun). Other programs of a
+# job make data, parse logs or copy files.
 _TRAINERS = lazy(r"train|tune|sft|gpt|llama|bert|megatron|launch", re.IGNORECASE)
 # `Command '['/usr/bin/python3', '-u', 'train.py']' returned non-zero exit status 1.`, `Command 'torchrun train.py' died
-# with <Signals.SIGKILL: 9>.`; a build (`ninja`, `make`) or a copy that failed ended no training process
+# with <Signals.SIGKILL: 9>.`; a failed build (`ninja`, `make`) or copy ended no training process
 _COMMAND = lazy(r"^Command '(?:\['([^']{1,400})'|(\S{1,400}))")
 _STARTS = lazy(r"python|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|prterun|pdsh|bash|\bsh$|launch")
 _LAUNCHERS = frozenset({"ChildFailedError", "SignalException"})  # torchrun's
@@ -55,18 +54,18 @@ _SIGNAL = lazy(r"got signal: (\d{1,2})")
 
 
 def exception_of(text: str) -> tuple[str, str] | None:
-    """(class without its module, message) of a traceback's last line; None if it is none."""
+    """Return (class without its module, message) of a traceback's last line, or None for other text."""
     match = _EXCEPTION.match(text)
     return (match[1], (match[2] or "").strip()[:_MESSAGE]) if match else None
 
 
 def named(text: str, kinds: Collection[str] = _KINDS) -> Failure | None:
-    """The failure that a text names, of these kinds (failures.toml)."""
+    """Return the failure that a text names, of these kinds (failures.toml)."""
     return next((failure for kind, failure, pattern in _FAILURES if kind in kinds and pattern.search(text)), None)
 
 
 def memory_facts(text: str) -> dict[str, Any]:
-    """Bytes that an out-of-memory text tells of, as arguments of FailureSeen."""
+    """Return the byte counts of an out-of-memory text as arguments of FailureSeen."""
     tried, capacity = _TRIED.search(text), _CAPACITY.search(text)
     return {
         "requested_bytes": byte_size(tried[1]) if tried else None,
@@ -75,7 +74,7 @@ def memory_facts(text: str) -> dict[str, Any]:
 
 
 def named_failure(exception: str, message: str) -> Failure | None:
-    """What an exception is of, where its class or its text says so; None for one of Python's own."""
+    """Return the failure that an exception's class or text names, or None for one of Python's own."""
     if exception == "KeyboardInterrupt":
         return "stopped"
     if exception == "SignalException":
@@ -84,24 +83,24 @@ def named_failure(exception: str, message: str) -> Failure | None:
 
 
 def signal_of(message: str) -> int | None:
-    """The signal of torchrun's `SignalException: Process 4242 got signal: 15`."""
+    """Return the signal in torchrun's `SignalException: Process 4242 got signal: 15`."""
     match = _SIGNAL.search(message)
     return int(match[1]) if match else None
 
 
 def signal_name(number: int) -> str:
-    """`SIGHUP` of 1; the number where it has no name."""
+    """Return `SIGHUP` for 1, or the number if it has no name."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def lost_peer(exception: str, message: str) -> bool:
-    """Whether it is of a rank that lost another one."""
+    """Return True if the exception is of a rank that lost contact with another rank."""
     return bool(_LOST.search(f"{exception}: {message}"))
 
 
 def role_of(exception: str, message: str, script: str | None, text: str) -> Role | None:
-    """Whose traceback it is; `text` is its last line. Who started the processes tells by its exception that one of them
-    has ended, never why.
+    """Return whose traceback it is. `text` is its last line. The exception of a launcher reports that a process ended,
+    not why.
     """
     if _BYSTANDERS.search(text) or (script is not None and _BYSTANDERS.search(script)):
         return "bystander"
@@ -113,7 +112,7 @@ def role_of(exception: str, message: str, script: str | None, text: str) -> Role
 
 
 def _launched(message: str) -> bool:
-    """Whether the command that failed was a program that trains, as far as its name is told."""
+    """Return True if the failed command was a training program or is not named."""
     match = _COMMAND.match(message)
     return match is None or bool(_STARTS.search((match[1] or match[2]).rpartition("/")[2]))
 
@@ -122,36 +121,38 @@ _BY_SIGNAL: dict[int, Failure] = {
     2: "stopped", 9: "killed", 11: "segfault", 7: "bus_error", 10: "bus_error", 15: "stopped",
 }  # fmt: skip
 SIGNALS = frozenset(_BY_SIGNAL)
-"""Signals that have a failure of their own."""
+"""Signals with a failure of their own."""
 
 
 def signal_in(exit_code: int) -> int | None:
-    """The signal that ended the process: a negative code, or one above 128; what a bare exit code 1 is of stands
-    elsewhere.
+    """Return the signal that ended the process, from a negative code or one above 128. For exit code 1 other lines have
+    the cause.
     """
     return -exit_code if exit_code < 0 else exit_code - 128 if exit_code > 128 else None
 
 
 def failure_of(exit_code: int) -> Failure:
-    """The failure that an exit status tells."""
+    """Return the failure that an exit status shows."""
     if signal := signal_in(exit_code):
         return _BY_SIGNAL.get(signal, "unknown")
     return "python_exception" if exit_code == 1 else "unknown"
 
 
 def ended_by(signal: str) -> tuple[Failure, bool] | None:
-    """What the C library's name of a signal (strsignal) tells, whatever stands behind it, and whether another line says
-    why; None if it is none.
+    """Return the failure of a signal's name in the C library (strsignal), whatever text follows, and whether another
+    line has the cause. None if the text begins with no such name.
     """
     return next((tuple(ends) for name, ends in TABLES["signals"].items() if signal.startswith(name)), None)
 
 
 def is_victim(exit_code: int) -> bool:
-    """SIGTERM is what launchers send to the others."""
+    """Return True for SIGTERM, which launchers send to the remaining processes."""
     return exit_code in (-15, 143)
 
 
 def failed(exit_code: int, message: str, origin: Mapping[str, Any], **others: Any) -> FailureSeen:
-    """A process that ended with this code. `others`: what is not as usual where a launcher tells of it."""
+    """Return the failure of a process that ended with this code. `others`: the differences of a launcher from the usual
+    meaning.
+    """
     facts = {"consequence": is_victim(exit_code), "by": "launcher", **others, **origin}
     return FailureSeen(failure=failure_of(exit_code), message=message, exit_code=exit_code, **facts)

@@ -1,9 +1,9 @@
-"""What marks a line: literal text with placeholders, such as `Training epoch {epoch}, iteration {number}/{number} |`.
+"""Marks of lines: literal text with placeholders, such as `Training epoch {epoch}, iteration {number}/{number} |`.
 
-A placeholder is one of our names (targets.py), `{tflops GFLOP/s}` with a unit, or one of HELPERS. Two blanks in a mark
-stand for one or more, and a number may stand behind blanks, as in a column. People who write formats write no regular
-expressions: what is made here takes time in proportion to the line, whatever stands in it. For that two placeholders
-never touch, and none takes the character that follows it.
+A placeholder is one of our names (targets.py), a name with a unit such as `{tflops GFLOP/s}`, or one of HELPERS. Two
+blanks in a mark match one or more blanks. A number may be padded with blanks, as in a column. Format files need no
+regular expressions for this. The compiled mark takes time proportional to the line, whatever the line contains.
+Therefore two placeholders never touch, and a placeholder does not match the character that follows it.
 """
 
 import re
@@ -21,12 +21,12 @@ HELPERS: Final = {
     "bar": "a progress bar, `10%|#   |`",
     "clock": "`01:02:03` or `?`",
 }
-"""Placeholders of which nothing is kept."""
+"""Placeholders whose text is dropped."""
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+(?: [A-Za-z/%]+(?: [a-z]+)?)?)\}")
 _MOST_TEXTS = 2  # `{text}` may look 200 characters ahead
 _MOST_PLACEHOLDERS = 40
 _MOST_CHARACTERS = 1000
-_MOST_PLACES = 64  # of a line in which a mark that may stand anywhere is looked for
+_MOST_PLACES = 64  # maximum positions in a line at which a mark without a fixed place is tried
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _TIME = (
     rf"\d{{4}}-\d\d-\d\d[ T,]{_CLOCK}(?:Z|[-+]\d\d:?\d\d)?|\d{{4}}/\d\d/\d\d {_CLOCK}"
@@ -36,7 +36,7 @@ _BAR = r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|"
 
 
 class LineMark:
-    """A mark, read. Raises ValueError with what is wrong."""
+    """A parsed mark. Raises ValueError with what is wrong."""
 
     def __init__(self, text: str) -> None:
         if len(text) > _MOST_CHARACTERS:
@@ -60,26 +60,26 @@ class LineMark:
 
     @property
     def anchor(self) -> str:
-        """The longest text that every such line holds as it stands."""
+        """The longest literal text that each such line contains."""
         return max(
             (part.strip("\t") for literal in self._literals for part in literal.split("  ")), key=len, default=""
         )
 
     @property
     def lead(self) -> str:
-        """The text that it begins with, as it stands."""
+        """The literal text with which the mark begins."""
         return self._literals[0].partition("  ")[0]
 
     @property
     def weight(self) -> int:
-        """Characters of text that a line must have: more is more specific."""
+        """Number of literal characters. A mark with more is more specific."""
         return sum(len(literal.replace(" ", "")) for literal in self._literals)
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """The mark as a regular expression: one group each of `captured`.
+        """The mark as a regular expression with one group for each name of `captured`.
 
-        What a placeholder has taken it keeps (an atomic group): what does not fit is given up at once.
+        Groups are atomic: a placeholder keeps what it matched, so that a mismatch fails at once.
         """
         out = [_literal(self._literals[0])]
         for index, name in enumerate(self._names):
@@ -90,14 +90,14 @@ class LineMark:
                 if not following and index + 1 < len(self._names):
                     follows = _taken(self._names[index + 1], self._literals[index + 2])
                 taken = rf"(?:(?!{follows}).){{0,200}}" if follows else ".{0,200}"
-            # in a column: `[  5/100]`; two blanks in the mark take them already
+            # in a column: `[  5/100]`; two blanks in the mark match them already
             aligned = "" if taken or before.endswith("  ") else "[ ]{0,12}"
             taken = taken or _number(following[:2])
             out += [aligned, f"((?>{taken}))" if name not in HELPERS else f"(?>{taken})", _literal(following)]
         return re.compile("".join(out))
 
     def find(self, text: str, start: int) -> re.Match[str] | None:
-        """Where it stands first."""
+        """Return the first match."""
         for _ in range(_MOST_PLACES):
             start = text.find(self.lead, start)
             if start < 0:
@@ -109,7 +109,7 @@ class LineMark:
         return None
 
     def values(self, match: re.Match[str], line: Line) -> dict[str, Span]:
-        """Our name -> each placeholder of a match in the line; what cannot be read is left out."""
+        """Return our name -> value for each placeholder of a match. Unreadable values are left out."""
         found = {}
         for index, (name, convert) in enumerate(self.captured, 1):
             text, end = match[index].rstrip(), match.start(index) + len(match[index].rstrip())
@@ -128,7 +128,7 @@ def _taken(name: str, following: str) -> str:
 
 
 def _pattern(name: str, following: str) -> str:
-    """What a placeholder takes; nothing: a number."""
+    """Return the pattern of a placeholder: a number, unless the name requires another text."""
     kind = name.partition(" ")[0]
     stop = re.escape(following[0]) if following.strip() else ""
     if kind in ("bar", "time"):
@@ -143,8 +143,8 @@ def _pattern(name: str, following: str) -> str:
 
 
 def _number(following: str) -> str:
-    """A number, without the character that follows it in the mark where that could be part of it: of `1,234, ` it could
-    not, a blank ends it.
+    """Return the pattern of a number, without the character that follows the placeholder if it could be part of a
+    number. The comma of `1,234, ` cannot, because a blank follows it.
     """
     points = "".join(point for point in ",." if point != following[:1] or following[1:] == " ")
     following = following[:1]

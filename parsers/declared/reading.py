@@ -1,4 +1,4 @@
-"""How a line of a declared format is read: prefix, mark, names and values, and the events that they make."""
+"""Reads a line of a declared format: prefix, mark, names and values, and the events that they make."""
 
 import json
 import re
@@ -15,14 +15,14 @@ from megatron_monitor.parsers.engine.scan import Line
 from megatron_monitor.parsers.engine.spans import QUICK, Span, Spanned
 from megatron_monitor.parsers.events import Event, Part
 
-_MAX_PAIRS = 300  # a step line of verl has 90; the bound keeps a hostile line's event small
+_MAX_PAIRS = 300  # a step line of verl has 90; the bound limits the event of a hostile line
 _MAX_TEXT = 200
 _MAX_LINE = 64 * 1024
 _DEPTH = 3
 _UNKNOWN: Final = ("", None)
 _TEXTS: Final = ("time", "path")
-"""Ours whose values are text."""
-_AROUND = " \t'\"}]|"  # a value
+"""Our names whose values are text."""
+_AROUND = " \t'\"}]|"  # characters around a value
 _MAX_SECONDS = 1e9
 _STEP_VALUES: Final = frozenset(events.IterationLogged.__struct_fields__)
 _OF_STEP: Final[dict[str, Any]] = {"iteration": None, "path": None}
@@ -43,18 +43,20 @@ _MEANINGS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
     "progress": (events.CustomProgressLogged, {"name": ""}),
     **{part: (events.PartBegan, {"part": part}) for part in get_args(Part)},
 }
-"""What a line means -> its event, and the event's fields: the line's own where it has them."""
+"""Meaning of a line -> its event, and the event's fields unless the line has them."""
 _REPEATED: Final = "x across cluster]"
-"""Ray tells of other processes' equal lines up to five seconds later (`[repeated 3x across cluster]`): no news."""
+"""Ray repeats equal lines of other processes up to five seconds later (`[repeated 3x across cluster]`). They are
+ignored.
+"""
 _SETTINGS: Final = ("global_batch_size", "sequence_length", "total", *SIZES)
 _BETWEEN_STEPS: Final = ("evaluate", "save")
-"""Parts of a printed step time that are no part of an iteration."""
+"""Parts of a printed step time that are not part of an iteration."""
 _SIZES: Final = {"total": "train_iterations"}
-"""Our name -> that of `Topology`, where they differ."""
+"""Our name -> the different name in `Topology`."""
 
 
 class Head(NamedTuple):
-    """What prefix and mark say, the text that follows, and where in the line each of its characters stands."""
+    """The values of prefix and mark, the text after them, and the position in the line of each of its characters."""
 
     values: dict[str, Span]
     rest: str
@@ -62,22 +64,22 @@ class Head(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A value as it is printed, and where."""
+    """A value as printed, and its position."""
 
     text: str
     at: int
 
 
 class LineReader:
-    """One LineSpec, ready to read."""
+    """One LineSpec, ready to read lines."""
 
     def __init__(self, log_format: Format, spec: LineSpec, prefixes: tuple[LineMark, ...]) -> None:
         self.spec = spec
         self.mark = LineMark(spec.line)
         self.place = (spec.whole, spec.prefixed)
-        """Readings of one mark and one place have the same head, ..."""
+        """Readings with equal mark and place have the same head."""
         self.way = (spec.form, spec.separator, spec.assign, spec.until)
-        """... and of one way the same names and values."""
+        """Readings with equal ways of cutting have the same names and values."""
         self._format = log_format.name
         self._prefixes = prefixes
         self._targets: dict[str, tuple[str, Convert]] = {
@@ -86,8 +88,8 @@ class LineReader:
 
     @property
     def by_digits(self) -> bool:
-        """Whether digits decide if it is this line: those of its mark or of a value that it must have. By its numbers a
-        bar may contradict itself, and an engine may stand still.
+        """True if digits decide whether the line matches: digits of its mark or of a required value. The numbers of a
+        bar may contradict each other, and an engine may report no progress.
         """
         spec, terms = self.spec, (self.spec.line, *self.spec.where.values())
         numbers = spec.positive or "epoch_step" in dict(self.mark.captured)
@@ -96,7 +98,7 @@ class LineReader:
     # --- the line ---------------------------------------------------------------------------------------------------
 
     def head(self, line: Line) -> Head | None:
-        """What prefix and mark say, and what stands behind them; None if the mark is not there."""
+        """Return the values of prefix and mark and the text after them, or None if the mark is missing."""
         text = line.text if len(line.text) <= _MAX_LINE else line.text[:_MAX_LINE]
         values: dict[str, Span] = {}
         start = 0
@@ -123,11 +125,13 @@ class LineReader:
         return Head(values, rest, places)
 
     def pairs(self, rest: str, places: Sequence[int]) -> dict[str, Piece]:
-        """Their names and values in what follows the mark, whose characters stand at `places` in the line."""
+        """Return the names and values in the text after the mark. `places` are the positions of its characters in the
+        line.
+        """
         return pairs_in(rest, places, self.spec)
 
     def wanted(self, found: Mapping[str, Piece]) -> bool:
-        """Whether it is this line by what it names."""
+        """Return True if the line has the names and values that the spec requires."""
         spec = self.spec
         return (
             all(name in found for name in spec.needs)
@@ -139,7 +143,7 @@ class LineReader:
     # --- its events -------------------------------------------------------------------------------------------------
 
     def events(self, head: Mapping[str, Span], found: Mapping[str, Piece], line: Line) -> list[Spanned]:
-        """What the line says; nothing if it is none."""
+        """Return the events of the line, or nothing if it does not match."""
         read: dict[str, Span] = {}
         for name, (text, at) in found.items():
             known = self._targets.get(name)
@@ -161,7 +165,7 @@ class LineReader:
         message: str,
         **origin: Any,
     ) -> Iterator[Event]:
-        """The events of a line of these values, by our names and by theirs."""
+        """Return the events for these values, by our names and by the printed names."""
         values: dict[str, Any] = {**self.spec.given, **head}
         losses: dict[str, float] = {}
         extra: dict[str, float | str] = {}
@@ -194,7 +198,7 @@ class LineReader:
             samples += (values.get("epoch") or 0) * (values.get("epoch_steps") or 0)
         step = next((count for count in (samples, tokens) if count is not None), _step_of(values))
         if step is None:
-            # a step of a later epoch, and not how many an epoch has: which one nobody knows
+            # a number within a later epoch of unknown length: the step is unknown
             if values.get("epoch") and values.get("epoch_step") is not None and "epoch_steps" not in values:
                 yield events.CustomProgressLogged(name=self.spec.name or self._format, **origin)
             return
@@ -242,7 +246,9 @@ class LineReader:
 
 
 def pairs_in(rest: str, places: Sequence[int], spec: LineSpec) -> dict[str, Piece]:
-    """Names and values in a text whose characters stand at `places` in the line; the first of a name counts."""
+    """Return names and values of a text. `places` are the positions of its characters in the line. The first value of a
+    name counts.
+    """
     if spec.form == "json":
         return dict(_placed(flat_json(rest), rest, places[0] if rest else 0))
     if spec.until:
@@ -267,7 +273,7 @@ def pairs_in(rest: str, places: Sequence[int], spec: LineSpec) -> dict[str, Piec
 
 
 def _joined(rest: str, places: Sequence[int], assign: str) -> tuple[str, list[int]]:
-    """Without the blanks around what stands between a name and its value."""
+    """Return the text without blanks around the sign between a name and its value."""
     text, kept, at = "", list[int](), 0
     for match in _around(assign).finditer(rest):
         place = match.start() + match[0].index(assign)
@@ -284,7 +290,7 @@ def _around(assign: str) -> re.Pattern[str]:
 
 @cache
 def _or_text(convert: Convert) -> Convert:
-    """The text itself where it is no such value."""
+    """Return the converted value, or the text itself if it cannot be converted."""
 
     def read(text: str) -> Any:
         value = convert(text)
@@ -296,7 +302,9 @@ def _or_text(convert: Convert) -> Convert:
 
 
 def _time(values: dict[str, Any]) -> None:
-    """Seconds per iteration without the parts beside it; by tokens and their rate where no time is printed."""
+    """Return the seconds per iteration without the parts beside it. If no time is printed, compute it from tokens and
+    their rate.
+    """
     between = sum(values.get(name, 0.0) for name in _BETWEEN_STEPS)
     if between and values.get("seconds_per_iteration", 0.0) > between:
         values["seconds_per_iteration"] -= between
@@ -307,8 +315,8 @@ def _time(values: dict[str, Any]) -> None:
 
 
 def _step_of(values: Mapping[str, Any]) -> int | None:
-    """The step: by its number, or by epoch and number in the epoch. None where the two contradict each other: a
-    progress bar is drawn once with its new count and the figures of the step before.
+    """Return the step, by its number or by epoch and number in the epoch. None if the two contradict each other: a
+    progress bar is drawn once with its new count and the figures of the previous step.
     """
     step: int | None = values.get("step")
     inside: int | None = values.get("epoch_step")
@@ -318,7 +326,7 @@ def _step_of(values: Mapping[str, Any]) -> int | None:
         return step
     if step is None:
         if epoch < 0 or (each and not inside):
-            return None  # none of this epoch: Lightning draws its bar at 0 once more before the next one's
+            return None  # not of this epoch: Lightning draws its bar at 0 once more before the next bar
         return inside + epoch * each if each else None if epoch else inside
     if epoch == 0 and step != inside:
         return None
@@ -326,7 +334,7 @@ def _step_of(values: Mapping[str, Any]) -> int | None:
 
 
 def _total_of(values: Mapping[str, Any]) -> int | None:
-    """The steps that are planned: as told, else those of all epochs, else those of the only one."""
+    """Return the planned steps: as printed, else those of all epochs, else those of the only epoch."""
     total: int | None = values.get("total")
     if total is None and "epochs" in values and "epoch_steps" in values:
         total = values["epochs"] * values["epoch_steps"]
@@ -358,7 +366,9 @@ def _kept(text: str) -> float | str:
 
 
 def _placed(found: Mapping[str, str], rest: str, first: int) -> Iterator[tuple[str, Piece]]:
-    """The values of an object with their places, in its order; nowhere where its text is not the value's own."""
+    """Yield the values of an object in its order, with their positions in the text if the text contains the value as it
+    is.
+    """
     at = 0
     for name, text in found.items():
         match = re.compile(
@@ -372,7 +382,7 @@ def _placed(found: Mapping[str, str], rest: str, first: int) -> Iterator[tuple[s
 
 
 def flat_json(text: str) -> dict[str, str]:
-    """An object's names, those of inner objects joined by dots."""
+    """Return an object's names and values. Names of inner objects are joined by dots."""
     try:
         value, _ = json.JSONDecoder().raw_decode(text.lstrip())
     except (ValueError, RecursionError):

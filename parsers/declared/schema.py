@@ -1,6 +1,6 @@
-"""The keys of a format file. `monitor/config` decodes a site's own with line and path of every error.
+"""The keys of a format file. `monitor/config` decodes users' files and reports each error with line and path.
 
-A class has `problems()`, which yields (key, message) for what its values together have wrong.
+A class has `problems()`, which yields (key, message) for values that contradict each other.
 """
 
 import re
@@ -23,14 +23,13 @@ DEFAULTS = (
     "end", "failure", "progress", "settings", "figures", "rollout", "reward", "logprobs", "training", "sync",
     "generating",
 )  # fmt: skip
-"""What a line may mean, beside the kinds of events.
+"""Meanings of a line, besides the kinds of events.
 
-step: one or more iterations have finished. evaluation: its result; evaluating: that it begins or goes on;
-evaluated: that it is over. saving, saved, loading,
-loaded: a checkpoint. launch: a program has started; begin: the training begins; done: it is done, processes may still
-end; end: everything is done. failure: it dies. progress: it lives, no more. settings: sizes of the run. figures: values
-that belong to the step before. rollout, reward, logprobs, training, sync: this part of a step of reinforcement
-learning begins or goes on. generating: an engine makes tokens, for whatever part.
+step: one or more iterations finished. evaluation: the result of an evaluation; evaluating: it begins or continues;
+evaluated: it ended. saving, saved, loading, loaded: a checkpoint. start: a program has started; begin: training begins;
+done: training is complete, processes may still exit; end: everything is complete. failure: a failure. progress: the run
+is alive. settings: sizes of the run. figures: values of the previous step. rollout, reward, logprobs, training, sync:
+this part of a reinforcement learning step begins or continues. generating: an engine generates tokens, for any part.
 """
 Form = Literal["", "pairs", "json", "block"]
 _MAX_FIELDS = 200
@@ -41,14 +40,14 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
 def _plain(raw: Any) -> Any:
-    """A number, text or a truth value of a sample."""
+    """Return a number, text or truth value of a sample."""
     if isinstance(raw, str | int | float):
         return raw
     raise ValueError("expected a number or text")
 
 
 def _read(raw: Any) -> Any:
-    """How a group is read: a name, or what its words mean."""
+    """Return how a group is read: the name of a converter, or the meanings of its words."""
     if isinstance(raw, str | dict):
         return raw
     raise ValueError("expected the name of a reading, or what each word means")
@@ -68,24 +67,24 @@ Plain = Annotated[Any, Meta(extra={"read": _plain})]
 
 
 class EndSpec(Struct, frozen=True, kw_only=True):
-    """The failure that is told before a `process_exit`, where a signal has ended it: by the exit code, or by what the C
-    library calls the signal, in the group `signal`.
+    """The failure that precedes a `process_exit` if a signal or a code ended the process: named by the exit code, or by
+    the C library's name of the signal in the group `signal`.
     """
 
     message: str
-    """`{name}` is what the group holds, `{number}` that of the signal."""
+    """`{name}` is replaced by the group's text, `{number}` by the signal's number."""
     by: Teller = "launcher"
     any_code: bool = False
-    """Whatever code it is."""
+    """True: report a failure for each code."""
     failure: Failure | None = None
-    """What it is, where neither code nor signal is told."""
+    """The failure if neither code nor signal names one."""
     consequence: bool | None = None
-    """Whether another line says why, where the code or the signal does not tell it."""
+    """True if another line has the cause, unless the code or the signal decides that. None: it does not decide."""
     signals: Mapping[str, Any] = field(default_factory=dict)
-    """What this program means by a signal's name, where that is something else: the failure, and `consequence`."""
+    """Signal name -> the failure and `consequence`, if this program uses the signal for something else than usual."""
 
     def event(self, code: int | None, texts: Mapping[str, Any], origin: Mapping[str, Any]) -> Iterator[Event]:
-        """The failure, if there is one."""
+        """Return the failure of a match, or None."""
         others: dict[str, Any] = {"by": self.by}
         if self.consequence is not None:
             others["consequence"] = self.consequence
@@ -102,84 +101,93 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """One kind of line."""
 
     means: Annotated[str, Meta(extra={"read": _meaning})]
-    """A word (WORDS), or the kind of an event."""
+    """A meaning (WORDS), or the kind of an event."""
     then: Literal["", "evaluating", "saving", "rollout"] = ""
-    """What begins with this line, beside what it says."""
+    """The phase that begins with this line, besides its meaning."""
     line: str = ""
-    """What marks it: literal text with placeholders (marks.py). It begins the line, prefixes aside."""
+    """The mark: literal text with placeholders (marks.py) at the beginning of the line, after prefixes."""
     regex: str = ""
-    """Where that is not enough: a regular expression that is searched in the line. `{N}` in it is a printed number,
-    `{SIGNAL}` the C library's name of a signal. A group fills the field of its name, as the field's type says. Where
-    none of those that are found can be read, it is no such line.
+    """A regular expression that is searched in the line, if a mark is not enough. `{N}` in it is a printed number,
+    `{SIGNAL}` the C library's name of a signal. A group fills the field of its name, with the field's type. If no match
+    can be read, the line does not match.
     """
     rule: str = ""
-    """Lines below one another with the same one are asked in turn, up to the first that answers."""
+    """Consecutive lines with the same rule are tried in turn until one matches."""
     anchors: tuple[str, ...] = ()
-    """Of a rule: text of which each of its lines holds a piece."""
+    """For a rule: texts, one of which is in each of its lines."""
     by_shape: bool = False
-    """Of a rule: no digit decides whether it is its line."""
+    """For a rule: no digit decides whether a line matches."""
     every: bool = False
-    """Of a rule: each of its expressions, as often as a line has it, in the line's order: what several have printed may
-    be glued."""
+    """For a rule: apply each expression as often as it matches, in the line's order, because lines of several writers
+    may be joined.
+    """
     location: str = ""
-    """A regular expression that the place in the source, which a logger prints before the line, must have."""
+    """A regular expression that the code location which the logger prints before the line must match."""
     holds: str = ""
-    """A regular expression that the line must have, too."""
+    """A further regular expression that the line must match."""
     extras: tuple[str, ...] = ()
-    """Further expressions: each is searched by itself, and its groups fill fields where it is found."""
+    """Further expressions. Each is searched alone, and its groups fill fields if it matches."""
     also: tuple[str, ...] = ()
-    """Kinds of further events of the same line, of which nothing more is told."""
+    """Kinds of further events of the same line, without fields."""
     sets: Mapping[str, Plain] = field(default_factory=dict)
-    """Values that the event always has; in a text `{name}` is what the group holds."""
+    """Constant values of the event. `{name}` in a text is replaced by the group's text."""
     reads: Mapping[str, Annotated[Any, Meta(extra={"read": _read})]] = field(default_factory=dict)
-    """Group -> how it is read (targets.CONVERTERS), where that is another way, or what each of its words means; of no
-    such group the whole line is read."""
+    """Group -> its converter (targets.CONVERTERS), if it differs from the field's, or the meanings of its words. A name
+    that is not a group reads the whole line.
+    """
     into: str = ""
-    """The field, values by their names, that all groups fill, or the group `value` under the name in the group `name`,
-    or the pairs behind the mark."""
+    """The field of values by name that receives all groups, or the group `value` under the name in the group `name`, or
+    the pairs after the mark.
+    """
     message_length: int = 0
-    """So many characters of the line are the event's `message`."""
+    """Number of characters of the line that become the event's `message`."""
     failed: EndSpec | None = None
-    """Of a process that ended, what is told of its failure."""
+    """How to report the failure of a process that ended."""
     anywhere: bool = False
-    """The mark may stand anywhere in the line."""
+    """True if the mark may be anywhere in the line."""
     prefixed: bool = False
-    """One of the format's own prefixes must stand before it: other programs print the same words."""
+    """True if one of the format's own prefixes must precede the mark, because other programs print the same words."""
     whole: bool = False
-    """Names and values stand before the mark, too: from the last `{` before it, else from the line's beginning."""
+    """True if names and values also precede the mark: from the last `{` before it, else from the beginning of
+    the line.
+    """
     form: Form = ""
-    """What follows the mark: `pairs` names and values, as behind all literal text; `json` an object, whose names are
-    joined by dots; `block` lines of names and values below it, each of which begins with `indent`."""
+    """What follows the mark. `pairs`: names and values. `json`: an object, whose nested names are joined by dots.
+    `block`: lines of names and values below it, each of which begins with `indent`.
+    """
     separator: str = ", "
-    """Between two pairs. Blanks alone: one or more of them."""
+    """Text between two pairs. A blank matches one or more blanks."""
     assign: str = ":"
-    """Between a name and its value; a blank: the value is the last word."""
+    """Text between a name and its value. A blank: the value is the last word."""
     until: str = ""
-    """Where the pairs end in the line; empty: at its end."""
+    """Text at which the pairs end. Empty: at the end of the line."""
     indent: str = " "
-    """What each line of a block begins with."""
+    """Text with which each line of a block begins."""
     ends: str = ""
-    """What the last part of a block begins with, where other lines stand between its lines; empty: none do."""
+    """Text with which the last part of a block begins, if other lines come between the block's lines. Empty:
+    none do.
+    """
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Their name -> ours, with a unit where it needs one. They come before the format's own. Behind a regex: -> the
-    event's field and its reading; of `* loss` the field holds values by what the star stands for."""
+    """Printed name -> our name, with a unit if needed. They override the format's own. After a regex: -> the event's
+    field and its converter. `* loss` collects values by the text that the star matches.
+    """
     needs: tuple[str, ...] = ()
-    """Their names without which it is another line."""
+    """Printed names that the line must have."""
     without: tuple[str, ...] = ()
-    """Their names with which it is another line."""
+    """Printed names that the line must not have."""
     where: Mapping[str, str] = field(default_factory=dict)
-    """Their name -> the value that it must have; several are separated by `, `."""
+    """Printed name -> the value that it must have, or several values separated by `, `."""
     positive: tuple[str, ...] = ()
-    """Their names whose value must be more than zero."""
+    """Printed names whose value must be above zero."""
     given: Mapping[str, int] = field(default_factory=dict)
-    """Our name -> value of what no line prints: the steps of an epoch."""
+    """Our name -> a value that no line prints, such as the steps of an epoch."""
     failure: Failure = "unknown"
-    """For `failure`: which."""
+    """For the meaning `failure`: the failure."""
     name: str = ""
-    """For `progress` and `evaluation`: its name."""
+    """For the meanings `progress` and `evaluation`: its name."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """What the values together have wrong."""
+        """Yield what is wrong with the values."""
         yield from self._problems_of_regexes() if self.regex or not self.line else self._problems_of_mark()
         if self.line:
             yield from _problems_of_fields(self.fields)
@@ -223,35 +231,35 @@ class LineSpec(Struct, frozen=True, kw_only=True):
 
 
 class FormatSample(Struct, frozen=True, kw_only=True):
-    """A line as it is printed, and what it gives: the format's own test."""
+    """A line as printed and the events that it gives: a test of the format."""
 
     line: str
     gives: Mapping[str, Annotated[Any, Meta(extra={"read": _sample})]] = field(default_factory=dict)
-    """Field of the event -> value, `event` names its kind; nothing: the line says nothing to this format."""
+    """Field of the event -> value. `event` is its kind. Empty: the format does not read the line."""
 
 
 class Format(Struct, frozen=True, kw_only=True):
-    """One trainer's lines."""
+    """The lines of one trainer."""
 
     name: str
     """The label `format`: small letters, digits, dashes."""
     about: str = ""
-    """Which program prints them, and since when."""
+    """The program that prints the lines, and since which version."""
     source: str = ""
-    """Where its source is, or whom to ask."""
+    """Address of its source, or whom to ask."""
     timers: str = ""
-    """How it is made to tell where a step's time goes, or where else it writes that: shown with a slowdown of a log
-    that does not tell."""
+    """How to make it print timers, or where else it writes them: shown with a slowdown of a log without timers."""
     prefixes: tuple[str, ...] = ()
-    """What the program's logger puts before a line, with `{time}` where it prints one. Prefixes of launchers (torchrun,
-    Ray, srun, pdsh, containers) are known already."""
+    """Text that the program's logger prints before a line, with `{time}` for its time. Prefixes of launchers (torchrun,
+    Ray, srun, pdsh, containers) are built in.
+    """
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Their name -> ours in every line of this format."""
+    """Printed name -> our name, for each line of this format."""
     lines: Annotated[tuple[LineSpec, ...], Meta(min_length=1)]
     samples: Annotated[tuple[FormatSample, ...], Meta(min_length=1)]
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """What the values together have wrong."""
+        """Yield what is wrong with the values."""
         if not _NAME.fullmatch(self.name):
             yield "name", "expected small letters, digits and dashes, 40 at most, a letter first"
         for index, text in enumerate(self.prefixes):
@@ -281,6 +289,6 @@ def _problems_of_fields(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 @cache
 def built_in() -> tuple[Format, ...]:
-    """All of them, by name."""
+    """Return all built-in formats in the order of their names."""
     files = msgspec.json.decode(documents_in("megatron_monitor.parsers.formats"), type=dict[str, Format])
     return tuple(files[name] for name in sorted(files))

@@ -1,6 +1,7 @@
-"""What a name in a line can stand for, in which units it may be printed, and how the groups of an expression are read.
+"""Our names for values in a line, the units in which they may be printed, and the converters of expressions' groups.
 
-A format writes `their_name: our_name unit`: `train_step_timing in s: seconds_per_iteration`, `mem_mb: allocated MiB`.
+A format writes `printed_name: our_name unit`, such as `train_step_timing in s: seconds_per_iteration` or `mem_mb:
+allocated MiB`.
 """
 
 import re
@@ -18,7 +19,7 @@ from megatron_monitor.parsers.wrappers import MONTHS, date_after
 Convert = Callable[[str], Any]
 
 LOSSES: Final = "losses"
-"""A loss that is kept under the name by which it was printed."""
+"""A loss that is stored under its printed name."""
 MEMORY: Final = {
     "allocated": "allocated_bytes",
     "max_allocated": "max_allocated_bytes",
@@ -26,12 +27,12 @@ MEMORY: Final = {
     "max_reserved": "max_reserved_bytes",
 }
 PARTS: Final = ("rollout", "reward", "train", "sync", "reference", "value", "data", "evaluate", "save")
-"""Parts of one step that take seconds each: reinforcement learning generates, scores, trains and hands weights over."""
+"""Parts of a reinforcement learning step, in seconds: generation, scoring, training and the transfer of weights."""
 SIZES: Final = (
     "world_size", "nodes", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
     "context_parallel_size", "expert_parallel_size", "micro_batch_size", "gradient_accumulation_steps", "parameters",
 )  # fmt: skip
-"""Of an attempt or its model, in a line of settings: names of `Topology`."""
+"""Sizes of an attempt or its model in a line of settings: names of `Topology`."""
 
 _EXACT: Final = {
     "consumed_samples", "step_in_samples", "step_in_tokens", "consumed_tokens", "global_batch_size", "sequence_length",
@@ -51,7 +52,7 @@ def _times(unit: str) -> Convert:
 
 
 def _share(text: str) -> float | None:
-    """NanoGPT prints -100 % before it knows."""
+    """NanoGPT prints -100 % before it knows the share."""
     value = fields.ratio(text)
     return value if value is not None and value >= 0 else None
 
@@ -65,19 +66,19 @@ def _over(divisor: float) -> Convert:
 
 
 def _from_zero(text: str) -> int | None:
-    """Of a count whose first is 1."""
+    """A count that begins at 1, as one that begins at 0."""
     value = fields.whole_amount(text)
     return None if value is None else value - 1
 
 
 def _lossless_index(text: str) -> int | None:
-    """Of `1.23e+3` the last digits are lost: it names no step."""
+    """None for `1.23e+3`: its last digits are lost, so it does not identify a step."""
     value = fields.whole_amount(text) if "e" not in text else None
     return None if value is None else value + 1
 
 
 def _thousands(text: str) -> int | None:
-    """Of `1.23k`, as tqdm prints it: the last digits are lost."""
+    """The number of `1.23k`, as tqdm prints it without the last digits."""
     value = fields.number(text)
     return None if value is None else fields.whole(value * 1e3)
 
@@ -93,7 +94,7 @@ def _unix(divisor: int) -> Convert:
 
 
 def iso_of(text: str) -> str | None:
-    """A stamp in any of the forms that loggers use, as ISO 8601."""
+    """Return a timestamp in any of the loggers' forms as ISO 8601."""
     if text[2:3] == "/" and text[5:6] == " ":  # `05/31 10:00:00`
         return f"--{text[0:2]}-{text[3:5]}T{text[6:]}"
     if text[4:5] == "/":  # `2025/05/31 10:00:00`
@@ -139,12 +140,12 @@ UNITS: Final[dict[str, dict[str, Convert]]] = {
     "time": {"": iso_of, "unix s": _unix(1), "unix ms": _unix(1000)},
     "path": {"": _text},
 }  # fmt: skip
-"""Our name -> the units in which it may be printed -> how such text is read; the unit without a name is the usual."""
+"""Our name -> unit -> converter. The empty unit is the default."""
 
 
-@cache  # names come again in every line of every format
+@cache  # names repeat in every line of every format
 def converter(target: str) -> tuple[str, Convert]:
-    """`allocated MiB` as our name and the reading of its text. Raises ValueError with what is wrong."""
+    """Return our name and the converter for a text such as `allocated MiB`. Raises ValueError with what is wrong."""
     name, _, unit = target.strip().partition(" ")
     known = UNITS.get(name)
     if known is None:
@@ -156,7 +157,7 @@ def converter(target: str) -> tuple[str, Convert]:
 
 
 def unix_time(milliseconds_: int) -> str | None:
-    """Unix time as ISO 8601; None outside the years 1970 to 9999."""
+    """Return Unix seconds as ISO 8601, or None outside the years 1970 to 9999."""
     days, rest = divmod(milliseconds_, 86_400_000)
     if not 0 <= days < 2_932_897:
         return None
@@ -167,7 +168,7 @@ def unix_time(milliseconds_: int) -> str | None:
 
 _STEP = lazy(r"global_step(\d{1,12})")
 _N = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
-# `date`: `Sat May  2 07:11:59 UTC 2026`, `Fri 09 Jun 2023 03:36:53 PM EEST`; a site may write a word or two before it
+# `date`: `Sat May  2 07:11:59 UTC 2026`, `Fri 09 Jun 2023 03:36:53 PM EEST`; a script may print a word or two before it
 _BEFORE = r"[\[ ]{0,4}(?:[\w#=-]{1,40}:?[ ]){0,3}"
 _DATE_1 = lazy(
     rf"{_BEFORE}(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[ ]([A-Z][a-z]{{2}})[ ]{{1,2}}(\d{{1,2}})[ ]"
@@ -186,11 +187,13 @@ PIECES: Final = {
     "DATE": r"[ ]{0,4}\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d"
     r"(?: [AP]M)?(?: [A-Z]{1,5})? \d{4}",
 }
-"""What stands for `{NAME}` in a regular expression."""
+"""Text for `{NAME}` in a regular expression."""
 
 
 def date_of(text: str) -> str | None:
-    """ISO 8601 of a line that begins with `date`'s form, after three words at most; the zone where it is UTC."""
+    """Return ISO 8601 for a line that begins with `date`'s output after at most three words. The zone is included if it
+    is UTC.
+    """
     if match := _DATE_1.match(text):
         month, day, hour, rest, half, zone, year = match.groups()
     elif match := _DATE_2.match(text):
@@ -201,7 +204,7 @@ def date_of(text: str) -> str | None:
         return None
     if half:
         hour = f"{int(hour) % 12 + 12 * (half == 'P'):02d}"
-    utc = "+00:00" if zone in ("UTC", "GMT") else ""  # what other letters mean depends on the place
+    utc = "+00:00" if zone in ("UTC", "GMT") else ""  # other zone names mean different zones in different countries
     return f"{year}-{MONTHS.index(month) + 1:02d}-{int(day):02d}T{hour}:{rest}{utc}"
 
 
@@ -258,4 +261,4 @@ CONVERTERS: Final[dict[str, Convert]] = {
     "bytes that were asked for": lambda text: memory_facts(text)["requested_bytes"],
     "bytes of the device": lambda text: memory_facts(text)["device_bytes"],
 }
-"""How a group may be read, by the names that files use."""
+"""Converters of groups, by the names in format files."""

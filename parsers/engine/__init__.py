@@ -1,1 +1,1 @@
-"""How lines are found and read, whatever program wrote them."""
+"""Finds and reads lines of any program."""

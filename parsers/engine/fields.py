@@ -1,9 +1,9 @@
-"""`name: value |` sequences, numbers and units. Milliseconds become seconds here and nowhere else.
+"""`name: value |` sequences, numbers and units. Milliseconds become seconds only here.
 
-Fields are matched by name: programs add, drop and reorder them from version to version.
+Fields are matched by name, because programs add, drop and reorder them from version to version.
 
-Here numbers are made, and here they are bounded: a whole number that 64 bits do not hold, a size that no memory has, a
-time or rate that is not finite is absent. `rejected` counts these: the reader reports their lines as malformed.
+Numbers are bounded here: an integer beyond 64 bits, a size larger than any memory and a time or rate that is not finite
+give None. `rejected` counts them, and the reader reports their lines as malformed.
 """
 
 import re
@@ -17,31 +17,31 @@ N = TypeVar("N", int, float)
 MIB = 1024**2
 GIB = 1024**3
 
-# The programs write MB and GB and mean MiB and GiB (torch counts in powers of two).
-_BYTE_POWERS = "bkmgt"  # of 1024, by the first letter
+# Programs print MB and GB and mean MiB and GiB: torch counts in powers of two.
+_BYTE_POWERS = "bkmgt"  # powers of 1024 by the first letter
 _FLOPS_UNITS = {"": 1e-12, "k": 1e-9, "m": 1e-6, "g": 1e-3, "t": 1.0, "p": 1e3, "e": 1e6}
 NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
-"""A printed number as a pattern without groups; to be compiled with IGNORECASE for `NAN` and `INF`."""
+"""Pattern of a printed number, without groups. Compile it with IGNORECASE for `NAN` and `INF`."""
 
 LEADING_NUMBER = lazy(rf"\s*({NUMBER})", re.IGNORECASE)
 _WHOLE_NUMBER = lazy(NUMBER, re.IGNORECASE)
 _BYTES = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*((?:[KMGT]i?)?B|bytes)?\b", re.IGNORECASE)
 _FLOPS = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECASE)
 _TIME_UNIT = lazy(r"\s(ms|s|min|h)$")
-_MAX_GIB = 1e9  # more is no memory
+_MAX_GIB = 1e9  # no memory is larger
 _MAX_MIB = 1e12
 _MAX_TEXT = 200
-_MAX_INTEGER = 10**18  # what a signed 64-bit counter holds; longer runs of digits are no number of a training
+_MAX_INTEGER = 10**18  # limit of a signed 64-bit counter
 
 
 class _Rejected:
-    """Counts on; whoever wants to know whether a line held one compares before and after. Of one thread at a time."""
+    """Counts rejected numbers. Compare the count before and after a line. For one thread at a time."""
 
     count = 0
 
 
 def rejected() -> int:
-    """Numbers out of bounds so far."""
+    """Return the number of values out of bounds so far."""
     return _Rejected.count
 
 
@@ -53,9 +53,9 @@ def _bounded(value: N, holds: bool) -> N | None:
 
 
 def name_and_value(piece: str) -> tuple[str, str] | None:
-    """`learning rate: 1.5E-04` as name and value, split at the last `: `; None if the piece is no field.
+    """Return name and value of `learning rate: 1.5E-04`, split at the last `: `, or None if the piece is not a field.
 
-    The value of a field that is cut off behind its colon is empty. 2019's Megatron-LM printed `learning rate 1.5E-04`.
+    The value of a field that is cut off after its colon is empty. Megatron-LM of 2019 printed `learning rate 1.5E-04`.
     """
     name, separator, value = piece.rpartition(": ")
     if not separator:
@@ -69,24 +69,24 @@ def name_and_value(piece: str) -> tuple[str, str] | None:
 
 
 def split_fields(text: str) -> Iterator[tuple[str, str]]:
-    """(name, value) of each ` | `-separated piece; pieces that are no field are passed over."""
+    """Return (name, value) of each piece between ` | `. Pieces that are not fields are skipped."""
     for piece in text.split("|"):
-        pair = name_and_value(piece) if len(piece) > 1 else None  # a name and a colon at least
+        pair = name_and_value(piece) if len(piece) > 1 else None  # at least a name and a colon
         if pair is not None:
             yield pair
 
 
 def number(text: str) -> float | None:
-    """The number that `text` begins with (`13100.0/13240.9` gives the first), `nan` and `inf` included."""
+    """Return the number at the beginning of `text` (13100.0 for `13100.0/13240.9`), `nan` and `inf` included."""
     try:
-        return float(text)  # the common case; also takes surrounding blanks
+        return float(text)  # the common case; also accepts surrounding blanks
     except ValueError:
         match = LEADING_NUMBER.match(text)
         return float(match[1]) if match else None
 
 
 def real(text: str) -> float | None:
-    """The number that `text` is, `nan` and `inf` included."""
+    """Return `text` as a number, `nan` and `inf` included."""
     try:
         return float(text)
     except ValueError:
@@ -94,7 +94,7 @@ def real(text: str) -> float | None:
 
 
 def kept(text: str) -> float | str:
-    """The value of an unknown field."""
+    """Return the value of an unknown field."""
     try:
         return float(text)
     except ValueError:
@@ -102,23 +102,23 @@ def kept(text: str) -> float | str:
 
 
 def finite(text: str) -> float | None:
-    """The same where nan and inf say nothing: a time, a rate, a size. None for them."""
+    """Return the number, or None if it is not finite: for times, rates and sizes."""
     value = number(text)
     return None if value is None else _bounded(value, isfinite(value))
 
 
 def whole(value: float) -> int | None:
-    """A number that was worked out, rounded; None for one that no 64-bit counter holds."""
+    """Return a computed number rounded to an integer, or None if 64 bits cannot hold it."""
     return round(value) if abs(value) < _MAX_INTEGER else None
 
 
 def integer(text: str) -> int | None:
-    """The whole number that `text` begins with; None for a fraction, NaN, no number or one beyond 64 bits."""
+    """Return the integer at the beginning of `text`, or None for a fraction, NaN, a text or a value beyond 64 bits."""
     try:
         whole = int(text)
     except ValueError:
         value = number(text)
-        if value is None or _bounded(value, abs(value) < _MAX_INTEGER) is None:  # NaN fails the comparison too
+        if value is None or _bounded(value, abs(value) < _MAX_INTEGER) is None:  # NaN fails the comparison as well
             return None
         return int(value) if value == int(value) else None
     return _bounded(whole, abs(whole) < _MAX_INTEGER)
@@ -134,7 +134,7 @@ _SECONDS_OF = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
 
 def amount(text: str) -> float | None:
-    """A number as people read it: `177,138`, `4.71K`, `1.2M`, or as `number` reads it."""
+    """Return a number in human notation (`177,138`, `4.71K`, `1.2M`) or as `number` reads it."""
     match = _AMOUNT.match(text) if ("," in text or text[-1:] in "KMBT") else None
     if match is None:
         return number(text)
@@ -144,13 +144,13 @@ def amount(text: str) -> float | None:
 
 
 def finite_amount(text: str) -> float | None:
-    """The same where nan and inf say nothing."""
+    """Return the same, or None if it is not finite."""
     value = amount(text)
     return value if value is not None and isfinite(value) else None
 
 
 def whole_amount(text: str) -> int | None:
-    """The same as a whole number; None for a fraction."""
+    """Return the same as an integer, or None for a fraction."""
     if "," in text or text[-1:] in "KMBT":
         value = finite_amount(text)
         return int(value) if value is not None and value == int(value) and abs(value) < _MAX_INTEGER else None
@@ -158,20 +158,20 @@ def whole_amount(text: str) -> int | None:
 
 
 def amount_of_milliseconds(text: str) -> float | None:
-    """`4.71K` milliseconds as seconds."""
+    """Return `4.71K` milliseconds in seconds."""
     return seconds(finite_amount(text), "ms")
 
 
 def parse_duration_text(text: str) -> float | None:
-    """`1h 2m 3s` as seconds."""
+    """Return `1h 2m 3s` in seconds."""
     found = _DURATION_TEXT.findall(text[:100])
     return sum(float(value) * _SECONDS_OF[unit.lower()] for value, unit in found) if found else None
 
 
 def seconds(value: float | None, unit: str) -> float | None:
-    """`value` in the unit that the label named (`ms`, `s`, `us`, `min`, `h`) as seconds.
+    """Return `value` in seconds. `unit` is the unit of the label: `ms`, `s`, `us`, `min` or `h`.
 
-    The quotient is rounded to a picosecond so that 2152.2 ms is 2.1522 and not 2.1521999999999997.
+    The quotient is rounded to a picosecond, so that 2152.2 ms is 2.1522 and not 2.1521999999999997.
     """
     if value is None:
         return None
@@ -183,25 +183,25 @@ def seconds(value: float | None, unit: str) -> float | None:
 
 
 def milliseconds(text: str) -> float | None:
-    """The milliseconds that `text` begins with, as seconds."""
+    """Return the milliseconds at the beginning of `text` in seconds."""
     return seconds(finite(text), "ms")
 
 
 def milliseconds_range(text: str) -> tuple[float, float] | None:
-    """`4714.98, 4715.22` milliseconds as the least and the most seconds; a number alone is both."""
+    """Return minimum and maximum of `4714.98, 4715.22` milliseconds in seconds. A single number is both."""
     first, _, second = text.partition(", ")
     low, high = milliseconds(first), milliseconds(second or first)
     return (low, high) if low is not None and high is not None else None
 
 
 def duration(text: str) -> float | None:
-    """`4.125 s` as seconds: the unit stands beside the value; without one it is not guessed."""
+    """Return `4.125 s` in seconds, or None if the text has no unit."""
     unit = _TIME_UNIT.search(text)
     return seconds(finite(text), unit[1]) if unit else None
 
 
 def clock(text: str) -> float | None:
-    """`03:45`, `1:02:03`, `0:14:55.93` as seconds."""
+    """Return `03:45`, `1:02:03` or `0:14:55.93` in seconds."""
     total = 0.0
     try:
         for part in text.split(":"):
@@ -212,13 +212,13 @@ def clock(text: str) -> float | None:
 
 
 def per_second(text: str) -> float | None:
-    """A rate (`3.42it/s`) as the seconds that one takes; None for 0."""
+    """Return the seconds of one unit of a rate such as `3.42it/s`, or None for 0."""
     rate = finite(text)
     return round(1 / rate, 9) if rate and isfinite(1 / rate) else None
 
 
 def ratio(text: str) -> float | None:
-    """`35.8%` as 0.358. A bare number above 1 cannot be a ratio and is not guessed at."""
+    """Return `35.8%` as 0.358. A number above 1 without `%` gives None."""
     value = finite(text)
     if value is not None and text.endswith("%"):
         return round(value / 100, 12)
@@ -226,19 +226,19 @@ def ratio(text: str) -> float | None:
 
 
 def mebibytes(text: str) -> int | None:
-    """A number of MiB as bytes."""
+    """Return a number of MiB in bytes."""
     value = amount(text)
     return None if value is None or _bounded(value, abs(value) < _MAX_MIB) is None else round(value * MIB)
 
 
 def gibibytes(text: str) -> int | None:
-    """A number of GiB as bytes."""
+    """Return a number of GiB in bytes."""
     value = amount(text)
     return None if value is None or _bounded(value, abs(value) < _MAX_GIB) is None else round(value * GIB)
 
 
 def byte_size(text: str, default_unit: str = "b") -> int | None:
-    """`12.50 MiB`, `8.61GB`, or a bare number in `default_unit`, as bytes."""
+    """Return `12.50 MiB`, `8.61GB` or a number in `default_unit` in bytes."""
     match = _BYTES.match(text)
     if not match:
         return None
@@ -247,7 +247,9 @@ def byte_size(text: str, default_unit: str = "b") -> int | None:
 
 
 def teraflops(text: str) -> float | None:
-    """`13.3TFLOPS`, `512.0 GFLOPS` as TFLOP/s. gpt-neox scales the unit with the value; below 1000 it prints none."""
+    """Return `13.3TFLOPS` or `512.0 GFLOPS` in TFLOP/s. gpt-neox scales the unit with the value and prints none below
+    1000.
+    """
     match = _FLOPS.match(text)
     value = float(match[1]) * _FLOPS_UNITS[(match[2] or "").lower()] if match else None
     return None if value is None else _bounded(value, isfinite(value))

@@ -1,11 +1,12 @@
-r"""Chunks of bytes in any cut, blocks of whole lines out.
+r"""Cuts chunks of bytes into blocks of whole lines.
 
-Law: the same bytes give the same lines whatever the chunks. A line ends at `\n`, `\r\n` or a bare `\r` (progress
-bars draw over themselves with `\r`, and metric dicts follow one on the same physical line). NUL bytes are holes
-that copytruncate or a parallel file system left: they are dropped. Lines are numbered by `\n` alone, as editors do.
+Guarantee: the same bytes give the same lines however they are cut into chunks. A line ends at `\n`, `\r\n` or a bare
+`\r` (progress bars redraw themselves with `\r`, and metric dicts follow one on the same physical line). NUL bytes are
+holes that copytruncate or a parallel file system left. They are dropped. Lines are numbered by `\n` alone, as in
+editors.
 
-A line longer than the bound is thrown away up to its end and reported once. The bound exists because a binary file
-that matches a glob has no line ends at all; 1 MiB is four times the longest real line seen (248,444 bytes of bars).
+A line longer than the bound is dropped up to its end and reported once. The bound exists because a binary file that
+matches a glob has no line ends. It is 1 MiB, four times the longest real line seen (248,444 bytes of bars).
 """
 
 from typing import NamedTuple
@@ -14,22 +15,22 @@ MAX_LINE_BYTES = 1 << 20
 
 
 class Block(NamedTuple):
-    """Whole lines: `data` ends in a line end. `first_line` is the physical number of its first line."""
+    """Whole lines. `data` ends in a line end. `first_line` is the physical number of its first line."""
 
     data: bytes
     first_line: int
 
 
 class Discarded(NamedTuple):
-    """One line was longer than the bound. `bytes` counts it without its end and without NULs."""
+    """A dropped line. `bytes` is its length without its end and without NULs."""
 
     bytes: int
     line: int
 
 
 def line_end(data: bytes, start: int) -> tuple[int, int]:
-    r"""Where the line that starts at `start` ends, if only with the data, and where the next one begins: `\r\n` is one
-    line end.
+    r"""Return where the line that starts at `start` ends and where the next one starts. `\r\n` is one line end. The
+    last line may end with the data.
     """
     newline = data.find(b"\n", start)
     newline = newline if newline >= 0 else len(data)
@@ -39,7 +40,7 @@ def line_end(data: bytes, start: int) -> tuple[int, int]:
 
 
 class LineSplitter:
-    """Holds the part of the last line that has no end yet."""
+    """Holds the unfinished part of the last line."""
 
     __slots__ = (
         "_discarding", "_line", "_pending", "_pending_bytes", "_uncounted", "after_return", "max_line_bytes",
@@ -51,9 +52,9 @@ class LineSplitter:
         self._uncounted = b""
         self.max_line_bytes = max_line_bytes
         self.raw_pending = 0
-        """Bytes fed since the last line end, NULs and discarded ones counted: what a resume must read again."""
+        """Bytes fed since the last line end, with NULs and dropped bytes: a resume must read them again."""
         self.after_return = False
-        """The last line ended in a bare `\\r`: a `\\n` that comes next is the rest of its end."""
+        r"""True if the last line ended in a bare `\r`: a `\n` that comes next belongs to the same line end."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._discarding = False
@@ -68,11 +69,11 @@ class LineSplitter:
 
     @property
     def pending(self) -> bytes:
-        """The unfinished last line so far (empty while an over-long one is being thrown away)."""
+        """The unfinished last line so far. Empty while a too long line is being dropped."""
         return b"".join(self._pending)
 
     def feed(self, chunk: bytes) -> list[Block | Discarded]:
-        """Take the next bytes of the source; give what became whole."""
+        """Take the next bytes of the stream and return the lines that became complete."""
         last_end = _last_end(chunk)
         if last_end < 0:
             self.raw_pending += len(chunk)
@@ -86,7 +87,7 @@ class LineSplitter:
             self._line = self.line + 1
             start = 1
         tail = data[last_end + 1 :]
-        whole = memoryview(data)[start : last_end + 1]  # copied once, with what was pending
+        whole = memoryview(data)[start : last_end + 1]  # copied once, together with the pending part
         self.after_return = data.endswith(b"\r", start, last_end + 1)
         head = b"".join(self._pending) + whole if self._pending and not self._discarding else bytes(whole)
         out: list[Block | Discarded] = []
@@ -101,7 +102,7 @@ class LineSplitter:
         return out
 
     def flush(self) -> list[Block | Discarded]:
-        """The source has ended: its unfinished last line counts as whole."""
+        """Return the unfinished last line as a complete one: the stream has ended."""
         if self._discarding or self._pending_bytes:
             return self.feed(b"\n")
         return []
@@ -121,7 +122,9 @@ class LineSplitter:
         out: list[Block | Discarded] = []
         bound = self.max_line_bytes
         block_start = position = 0
-        while len(data) - position > bound:  # only a rest longer than the bound can hold a line longer than it
+        while (
+            len(data) - position > bound
+        ):  # only a remainder longer than the bound can hold a line longer than the bound
             window_end = position + bound + 1
             last = max(data.rfind(b"\n", position, window_end), data.rfind(b"\r", position, window_end))
             if last >= 0:
@@ -144,7 +147,7 @@ class LineSplitter:
 
 
 def _last_end(data: bytes) -> int:
-    """Index of the last line end; -1 if there is none. What lies before the last newline is not looked at again."""
+    """Return the index of the last line end, or -1. Bytes before the last newline were searched before."""
     newline = data.rfind(b"\n")
     return max(newline, data.rfind(b"\r", newline + 1))
 

@@ -1,6 +1,6 @@
-"""What is known of line shapes: noise, which rules to ask, or the layout that reads the line.
+"""Remembers what is known about line shapes: noise, the rules to ask, or the layout that reads the line.
 
-A memo that all sources share: what it holds changes how fast a line is read and never what is read from it.
+All streams share one memo. It changes how fast a line is read, never what is read from it.
 """
 
 import contextlib
@@ -13,16 +13,16 @@ from megatron_monitor.parsers.engine.scan import Scanner
 from megatron_monitor.parsers.engine.spans import SHAPE, Layout, NoLayoutError, Spanned
 from megatron_monitor.parsers.events import Event
 
-_MAX_BYTES = 4 << 20  # of shapes that are kept; then all are forgotten. A log of 500 MB has some thousand
+_MAX_BYTES = 4 << 20  # of remembered shapes; above it all are forgotten. A log of 500 MB has some thousand
 _LAYOUT = 1000  # bytes of a layout
 _MAX_SHAPE = 4000  # bytes; longer lines are rare (the longest real iteration line has 700) and searched each time
-_TRIES = 20  # lines of a shape after which no layout is made any more
+_TRIES = 20  # lines of a shape after which no further layout is tried
 _WIDTHS = re.compile(b"0+")
 _HOSTS = re.compile(b"|".join(name.encode().translate(SHAPE) + b":" for name in sorted(NOT_HOSTS)))
 
 
 class Shape:
-    """Lines of one shape: the rules that may want them, and the layout that reads them once it is known."""
+    """Lines of one shape: the rules that may match them, and the layout that reads them once it is known."""
 
     __slots__ = ("answer", "key", "layout", "rules", "tries")
 
@@ -32,15 +32,15 @@ class Shape:
         self.tries = 0
         self.layout: Layout | None = None
         self.answer: tuple[bytes, list[tuple[str, Spanned]]] | None = None
-        """The first line and what the rules gave for it, until a second one comes."""
+        """The first line and the answer of the rules, until a second line of the shape comes."""
 
 
 Known: TypeAlias = Shape | None
-"""None: noise, no rule wants such lines."""
+"""None: noise, which no rule matches."""
 
 
 class Memo:
-    """Shapes known so far."""
+    """The shapes known so far."""
 
     def __init__(
         self,
@@ -48,20 +48,21 @@ class Memo:
         used: Callable[[Event], bool] | None = None,
         unread: Mapping[Any, Collection[str]] | None = None,
     ) -> None:
-        """`used`: whether the reader's caller has a use for an event. It may ask for its type and for names in it, not
-        for numbers: lines of a shape that gives nothing of use are not read again. None: every event is wanted.
-        `unread`: fields for which it has no use: they are left out of what a rule answers with spans.
+        """Create a memo. `used` returns True if the reader's caller needs an event. It may use the event's type and
+        names, not its numbers: if a shape gives no needed event, its lines are not read again. None: all events are
+        needed. `unread`: fields that the caller does not need. They are left out of the rules' answers.
         """
         self.scanner = scanner
         self.used = used
         self.unread = unread or {}
         self._shapes: dict[bytes, Known] = {}
         self._any_width: dict[bytes, Shape] = {}
-        """By the shape with each number as one digit, the first of those that differ in nothing else."""
+        """The first of the shapes that differ only in the widths of their numbers, by the shape with one digit per
+        number."""
         self._bytes = 0
 
     def known(self, data: bytes) -> list[Known]:
-        r"""What is known of each line of `data`, cut at `\n`; shapes that are new are searched for anchors."""
+        r"""Return what is known about each line of `data`, cut at `\n`. New shapes are searched for anchors."""
         shapes = data.translate(SHAPE).split(b"\n")
         get = self._shapes.get
         known = [get(shape, _NEW) for shape in shapes]
@@ -88,8 +89,8 @@ class Memo:
             self._bytes = size
 
     def learn(self, shape: Shape, raw: bytes, asked: int, answer: Sequence[tuple[str, object]]) -> None:
-        """Remember how lines of this shape are read, if no digit decides that. The first `asked` rules gave `answer`
-        for `raw`, a line that is a single segment: (rule, what it gave); empty: the shape is noise.
+        """Remember how to read lines of this shape, unless a digit decides that. The first `asked` rules gave `answer`
+        for `raw`, a line of one segment. An empty answer means that the shape is noise.
         """
         shape.tries += 1
         key = shape.key
@@ -100,7 +101,7 @@ class Memo:
         if not answer:
             if not _may_name_host(key):
                 self._shapes[key] = None
-                shape.layout = NOTHING  # a block that is being read knows the shape alone
+                shape.layout = NOTHING  # the block that is being read knows only the shape
             return
         spanned = [(rule, item) for rule, item in answer if isinstance(item, Spanned)]
         if len(spanned) < len(answer):
@@ -111,7 +112,7 @@ class Memo:
             self._any_width.setdefault(_WIDTHS.sub(b"0", key), shape)
 
     def layout(self, shape: Shape) -> Layout | None:
-        """How lines of a shape are read of which the first is known, or one whose numbers have other widths."""
+        """Return the layout of a shape whose first line is known, or one whose numbers have other widths."""
         if shape.answer is None:
             first = self._any_width.get(_WIDTHS.sub(b"0", shape.key)) if self._any_width else None
             known = first and (first.layout or (self.layout(first) if first.answer else None))
@@ -131,7 +132,7 @@ class Memo:
 
 
 def _may_name_host(shape: bytes) -> bool:
-    """Whether `fp16:` is a host's name depends on its digits."""
+    """Return True if the line may begin with a host's name: whether `fp16:` is one depends on its digits."""
     return _HOSTS.search(shape) is not None
 
 

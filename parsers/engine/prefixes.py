@@ -1,7 +1,7 @@
-"""What launchers and loggers put before a line, nested in any order, and what it tells.
+"""Strips what launchers and loggers print before a line, nested in any order, and returns what it reports.
 
-`9: [default3]: [2026-04-15 11:25:00.541769]  iteration ...` is srun's label, torchrun's tee and Megatron's time.
-Stripping is repeated until nothing known stands in front. Order between ranks in a merged file means nothing.
+`9: [default3]: [2026-04-15 11:25:00.541769]  iteration ...` has srun's label, torchrun's label and Megatron's time.
+Prefixes are stripped until the text begins with none. The order of ranks in a merged file means nothing.
 """
 
 import itertools
@@ -15,10 +15,10 @@ from megatron_monitor.parsers.wrappers import MONTHS, TEXT_FORMS
 # `... nan iterations:   0 |[default3]:text`: a tee label in the middle of a line
 _TEE = re.compile(r"\[(?:default|worker|trainer|rank)\d{1,9}\]:(?=.)")
 
-_MAX_NESTING = 8  # deepest real nesting seen is 4; the bounds keep a hostile line from costing more
+_MAX_NESTING = 8  # the deepest real nesting is 4; the bounds limit the cost of a hostile line
 _MAX_SEGMENTS = 64
 
-# One alternative a prefix; each sample stands above it.
+# One alternative per prefix, with a sample above it.
 _PREFIX = re.compile(
     r"""
     # ` 7: ` srun --label, right-aligned; also alone on a line
@@ -73,23 +73,23 @@ _PREFIX = re.compile(
     re.VERBOSE,
 )
 
-# What a prefix begins with: most other texts are turned away without a look at each alternative
+# First characters of a prefix: most other texts are rejected without trying each alternative
 _MAY_BEGIN = re.compile(rf"[ ]{{0,5}}[\d\[]|[(<a-zDIWEC]|[\w.-]{{1,60}}/\d|(?:{'|'.join(MONTHS)})[ ]")
-# `[E522 03:45:48.123456789 ProcessGroupNCCL.cpp:632] ...`, `W0414 18:38:58.281000 175535 torch/run.py:793] `:
-# glog prints no year. It is left in the text: rules know the lines by it.
+# `[E522 03:45:48.123456789 ProcessGroupNCCL.cpp:632] ...`, `W0414 18:38:58.281000 175535 torch/run.py:793] `: glog
+# prints no year. The prefix stays in the text, because rules recognise these lines by it.
 _GLOG = re.compile(r"[ ]{0,4}\[?[IWEF](\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,6})?)\d{0,3} ")
 
-# `[06:00<34:00,  6.00s/it]`, `[06:00, 6.00s/it, loss=0.5, lr=[1e-5]]`: how each bar of tqdm ends
+# `[06:00<34:00,  6.00s/it]`, `[06:00, 6.00s/it, loss=0.5, lr=[1e-5]]`: the end of a tqdm bar
 _BAR_END = re.compile(r"\[\d{1,4}:\d\d(?::\d\d)?(?:<[\d:?]{1,12})?,(?:[^][]|\[[^][]{0,200}\]){1,400}\]")
 
-# Names that look like `word1:` and are no hosts.
+# Words that look like `host:` and are not hosts.
 NOT_HOSTS = frozenset({"oom1", "utf8", "int8", "fp16", "bf16", "fp32", "float16", "bfloat16", "c10d", "stage0", "h5py"})
 
 
 @dataclass(slots=True)
 class Prefix:
-    """What the prefixes of one line told. `task` is srun's label, `local_rank` torchrun's; `pod` is a container's name,
-    and the node's where none is told.
+    """What the prefixes of a line report. `task` is srun's label, `local_rank` torchrun's. `pod` is a container's name,
+    and the node's name if no other prefix reports one.
     """
 
     task: int | None = None
@@ -100,12 +100,12 @@ class Prefix:
     location: str | None = None
     pod: str | None = None
     spans: dict[str, tuple[int, str]] = field(default_factory=dict, compare=False, repr=False)
-    """Where in the line each of them begins, and its text."""
+    """Field -> where its text begins in the line, and the text."""
 
     @property
     def global_rank(self) -> int | None:
-        """The rank in the world, where the line tells it. A srun label counts only without torchrun's tee, under
-        which one task is one node.
+        """Return the rank in the world, or None. With torchrun's label a srun label is ignored, because one task is one
+        node then.
         """
         if self.rank is not None:
             return self.rank
@@ -113,7 +113,7 @@ class Prefix:
 
     @property
     def key(self) -> str:
-        """Tells the writers of a merged file apart."""
+        """Return a key that distinguishes the writers of a merged file."""
         return _key(self.task, self.local_rank, self.rank, self.node, self.pod)
 
 
@@ -123,8 +123,8 @@ def _key(*parts: int | str | None) -> str:
 
 
 def iso_time(text: str) -> str:
-    """`2023-10-19 23:07:45,931`, `20251202 06:56:28` or, without a year, `May  1 12:00:00` and `414 18:38:58.281`, as
-    ISO 8601.
+    """Return `2023-10-19 23:07:45,931`, `20251202 06:56:28` or, without a year, `May  1 12:00:00` and `414
+    18:38:58.281` as ISO 8601.
     """
     if text[:1].isalpha():
         return f"--{MONTHS.index(text[:3]) + 1:02d}-{text[4:6].replace(' ', '0')}T{text[7:]}"
@@ -137,7 +137,7 @@ def iso_time(text: str) -> str:
 
 
 def strip_prefixes(text: str) -> tuple[Prefix, str]:
-    """(what the prefixes told, the rest). The rest keeps the program's own leading blanks."""
+    """Return what the prefixes report, and the rest of the line with the program's own leading blanks."""
     prefix = Prefix()
     position = 0
     for match in _matches(text):
@@ -162,9 +162,9 @@ _ROLES = {
     "task": "task", "local": "local_rank", "rank": "rank", "mpi": "rank", "time": "logged_at",
     "logger": "location", "where": "location", "ip": "node", "host": "node", "pod": "pod",
 }  # fmt: skip
-"""The last word of a group's name -> what it tells."""
+"""Last word of a group's name -> the field that it fills."""
 _SINGLE = frozenset({"task", "local", "rank", "mpi", "time", "host", "word_host", "pod"})
-"""Groups that stand in a prefix alone."""
+"""Groups that are alone in a prefix."""
 
 
 def _take(prefix: Prefix, match: re.Match[str]) -> None:
@@ -186,8 +186,9 @@ def _take(prefix: Prefix, match: re.Match[str]) -> None:
 
 
 def segments(text: str) -> list[str]:
-    """What different writers have put on a physical line. Another one's tee prefix cuts it (`... |[default3]: ...`),
-    and so does the end of a progress bar, behind which the cursor was left: `... [06:00<34:00, 6.00s/it]Killed`.
+    """Return the parts of a physical line by different writers. A tee label of another writer cuts the line (`...
+    |[default3]: ...`). So does the end of a progress bar, where the cursor was left: `... [06:00<34:00,
+    6.00s/it]Killed`.
     """
     parts = _by_writer(text) if "]:" in text else [text]
     if "%|" in text or "it [" in text:
@@ -196,7 +197,9 @@ def segments(text: str) -> list[str]:
 
 
 def _behind_bars(text: str) -> list[str]:
-    """The line up to the end of its last bar, and what stands behind it: a dict is told by the program of the bar."""
+    """Return the line up to the end of its last bar, and the text after it. A dict after a bar belongs to the bar's
+    program.
+    """
     end = max((match.end() for match in _BAR_END.finditer(text)), default=len(text))
     rest = text[end:].strip()
     return [text] if not rest or rest.startswith("{") else [text[:end], text[end:]]
@@ -206,7 +209,7 @@ def _by_writer(text: str) -> list[str]:
     starts = [match.start() for match in _TEE.finditer(text)]
     if not starts or starts == [0]:
         return [text]
-    # Only cut where real text precedes: a chain of prefixes at the start is one line.
+    # Cut only after real text: a chain of prefixes at the start is one line.
     begin = len(text) - len(strip_prefixes(text)[1].lstrip())
     bounds = [0, *[start for start in starts if start > begin][:_MAX_SEGMENTS], len(text)]
     return [text[a:b] for a, b in itertools.pairwise(bounds)]

@@ -1,7 +1,7 @@
-"""What a rule is, and which rules may want which line. Literal first, regular expression after.
+"""What a rule is, and which rules may match a line: literals first, regular expressions after.
 
-A training log is mostly noise. Each rule names anchors: literals of which its lines cannot lack all. One pass finds
-them all, and only lines that hold one are decoded and read.
+Most lines of a training log are noise. Each rule names anchors: literals, at least one of which is in each of its
+lines. One pass finds all anchors. Only lines with an anchor are decoded and read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from megatron_monitor.parsers.events import Event
 
 @dataclass(slots=True)
 class Line:
-    """One segment of a line, prefixes stripped. `origin` are the keyword arguments that every event takes."""
+    """One segment of a line without prefixes. `origin` has the keyword arguments that all events take."""
 
     text: str
     prefix: Prefix
@@ -27,19 +27,19 @@ class Line:
     origin: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Gather what the prefixes told into event arguments."""
+        """Collect what the prefixes report as event arguments."""
         prefix = self.prefix
         self.origin = {"rank": prefix.global_rank, "node": prefix.node, "logged_at": prefix.logged_at}
 
     def span(self, at: tuple[int, int], read: Callable[[str], Any]) -> Span:
-        """The text from `at[0]` to `at[1]` as the value of a field, with `read` as its reading."""
+        """Return the text from `at[0]` to `at[1]` as the value of a field, to be converted by `read`."""
         text = self.text[at[0] : at[1]]
         return Span(self.start + at[0], text, read, read(text))
 
     @property
     def origin_spans(self) -> dict[str, Any]:
-        """Those of `origin` that are told, with spans in place of the values; of a block of lines, which is read when
-        it has ended, the values alone.
+        """Return `origin` with spans in place of the values. For a block of lines, which is read after it has ended,
+        return the values.
         """
         reads: dict[str, Callable[[str], Any]] = {"rank": int, "node": str, "logged_at": iso_time}
         found: dict[str, Any] = {}
@@ -51,50 +51,51 @@ class Line:
 
 
 class Gatherer(Struct):
-    """Reads a fact that takes several lines. A record of plain JSON values, so that a resume can carry it on.
+    """Reads a fact that takes several lines. It holds plain JSON values, so that a resume can continue it.
 
-    While it is open it is offered every line, noise too; what it does not take goes to the rules as usual.
+    While it is open it is offered every line, noise included. A line that it does not take goes to the rules.
     """
 
     @property
     def settles(self) -> bool:
-        """What it holds is told if nothing follows for a while."""
+        """True if its fact is complete when no line follows for a while."""
         return False
 
     @property
     def shown(self) -> str:
-        """The line that tells its events, if the one that ends it says nothing."""
+        """The line to show for its events if the line that ends it has no meaning of its own."""
         return ""
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
-        """(events, whether the line was taken, whether the gatherer is done)."""
+        """Return (events, whether the line was taken, whether the gatherer is done)."""
         raise NotImplementedError
 
     def close(self) -> list[Event]:
-        """The source ended: what was gathered so far, if it is worth an event."""
+        """Return the events of the lines so far, because the stream has ended."""
         return []
 
 
 class Rule(Struct, frozen=True):
-    """`read` gives events (or opens a Gatherer) from a line that holds one of `anchors`; nothing if it is not its line.
+    """`read` returns events or an open Gatherer for a line with one of `anchors`, or nothing if the line is not its
+    own.
 
-    Rules are asked in order; the first that answers has the line.
+    Rules are asked in order. The first answer is used.
     """
 
     name: str
     anchors: tuple[bytes, ...]
     read: Callable[[Line], Iterable[Event | Spanned | Gatherer]]
     by_shape: bool = False
-    """Whether it answers, with which events and which fields depends on no digit of the line. If it answers with spans
-    (spans.py), further lines of the shape are read by them; if it does not answer, they are noise to it.
+    """True if no digit of the line decides whether the rule answers, with which events and which fields. Then spans in
+    its answer (spans.py) read further lines of the shape, and a shape without an answer is noise for the rule.
     """
     any_width: bool = False
-    """Of a rule `by_shape`: nor does any of that depend on how many digits its numbers have, up to 15."""
+    """True if the widths of numbers up to 15 digits do not decide that either. Requires `by_shape`."""
     opens: Callable[..., Gatherer] | None = None
-    """What it opens, by which a resume carries it on."""
+    """The Gatherer that it opens, by which a resume continues it."""
 
     def items(self, line: Line) -> Iterator[Event | Gatherer]:
-        """What it gives, with all values in place."""
+        """Return the answer with all spans converted to values."""
         for item in self.read(line):
             if isinstance(item, Spanned):
                 yield from item.events()
@@ -103,10 +104,10 @@ class Rule(Struct, frozen=True):
 
 
 class Scanner:
-    """Which rules may want a line: those of which an anchor stands in it.
+    """Finds the rules that may match a line: those with an anchor in it.
 
-    Anchors are looked for in the line's shape (spans.py), their own digits as `0` too: what is found for one line holds
-    for all lines of its shape. A rule that is asked in vain answers nothing.
+    Anchors are searched in the line's shape (spans.py), with the anchors' own digits as `0`. The result for one line is
+    valid for all lines of its shape. A rule that does not match returns nothing.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
@@ -121,7 +122,7 @@ class Scanner:
         self._find = BytesAhoCorasick(list(wanted)).find_matches_as_indexes
 
     def rules_of(self, shapes: Sequence[bytes]) -> list[tuple[int, ...]]:
-        """For each shape the indices of the rules that may want its lines, in order; most want none."""
+        """Return, for each shape, the ordered indices of the rules that may match its lines. Most shapes have none."""
         hits = self._find(b"\n".join(shapes), overlapping=True)
         if not hits:
             return [()] * len(shapes)

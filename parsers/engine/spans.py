@@ -1,8 +1,8 @@
-"""Spans: which bytes of a line fill which field, so that further lines of its shape are read by slices.
+"""Spans: the bytes of a line that fill a field, so that further lines of its shape are read by slices.
 
-A line's shape is the line with every digit as `0`. A rule reads the first line of a shape and answers with `Spanned`:
-an event whose values are spans of the text and the converters that read them. A `Layout` holds these as slices of the
-line's bytes and reads all further lines of the shape by the same converters.
+The shape of a line is the line with each digit as `0`. A rule reads the first line of a shape and answers with
+`Spanned`: an event whose values are spans of the text with their converters. A `Layout` keeps the spans as slices of
+the line's bytes and reads further lines of the shape with the same converters.
 """
 
 import re
@@ -28,16 +28,16 @@ _NUMBERS = re.compile(b"[0-9]+")
 _SMALL = re.compile(rb"\d{1,6}(?:\.\d{1,6})?(?:, \d{1,6}(?:\.\d{1,6})?)?")
 _WHOLE = re.compile(rb"[-+]?\d{1,15}")
 _PLAIN = re.compile(rb"[-+]?\d{1,15}(?:\.\d{1,20})?(?:[eE][-+]?\d\d?)?")
-_WIDEST = 15  # digits of a number of another width
-_REPEATED = 256  # texts whose value is remembered, a converter: memory, in which most are told, stays the same
+_WIDEST = 15  # maximum digits of a number whose width may vary
+_REPEATED = 256  # remembered texts per converter: most lines repeat values such as memory sizes
 
 
 class NoLayoutError(Exception):
-    """Lines of this shape are read by their rules, each."""
+    """Lines of this shape must be read by their rules."""
 
 
 class Span(Struct, gc=False):
-    """A piece of a segment, where it begins, what reads it, and what it says."""
+    """A piece of a segment: where it begins, its converter and its text."""
 
     start: int
     text: str
@@ -46,14 +46,14 @@ class Span(Struct, gc=False):
 
 
 class Spanned(Struct):
-    """An event, or several, whose values may be spans, spans by name, or tuples of them."""
+    """One or several events whose values may be spans, mappings of spans or tuples of spans."""
 
     make: Callable[..., Any]
-    """The event's class; or what makes events of the values."""
+    """The event's class, or a function that makes events from the values."""
     values: dict[str, Any]
 
     def events(self) -> list[Event]:
-        """Of the line that was read by the rule."""
+        """Return the events of the line that the rule read."""
         values = dict(self.values)
         for name, value in self.values.items():
             if type(value) is Span:
@@ -67,22 +67,22 @@ class Spanned(Struct):
 
 
 _Bound: TypeAlias = tuple[Any, slice, Callable[[bytes], Any]]
-"""A value's name, where it stands, and what reads the bytes there."""
+"""A value's name, its slice of the line, and the converter of the bytes."""
 
 
 class _Item(NamedTuple):
     """A value of the first line."""
 
     name: Any
-    """Its name; of an item of a mapping whose name holds digits, where that stands."""
+    """Its name. For an item of a mapping whose name has digits: the slice of the name."""
     at: slice
-    """Where it stands."""
+    """Its slice of the line."""
     said: Any
-    """Its span; or what it is, where no digit stands in it."""
+    """Its span, or the value itself if its text has no digit."""
 
 
 class _Widths:
-    """Where the values of a line stand in others, whose numbers have other widths."""
+    """Where the values of a line are in lines whose numbers have other widths."""
 
     def __init__(self, line: bytes) -> None:
         numbers = _numbers(line)
@@ -90,7 +90,7 @@ class _Widths:
         self._cuts: dict[tuple[int, int], tuple[int, int, int, int]] = {}
 
     def bound(self, item: _Item, numbers: Sequence[tuple[int, int]], line: bytes) -> _Bound:
-        """The same value in a line of these numbers."""
+        """Return the same value's slice in a line with these numbers."""
         name, at, said = item
         if type(said) is not Span:
             return _bound(item, line)
@@ -105,7 +105,9 @@ class _Widths:
         return slice(numbers[place[0]][0] - place[1], numbers[place[2]][1] + place[3])
 
     def _locate(self, at: slice) -> tuple[int, int, int, int]:
-        """The first number in it, bytes before that, the last one, bytes behind that."""
+        """Return the index of the first number in the slice, the bytes before it, the index of the last number, and the
+        bytes after it.
+        """
         first, last = bisect_right(self._ends, at.start), bisect_left(self._starts, at.stop) - 1
         before, behind = self._starts[first] - at.start, at.stop - self._ends[last]
         if first > last or before < 0 or behind < 0:
@@ -119,13 +121,14 @@ def _numbers(line: bytes) -> list[tuple[int, int]]:
 
 
 class Layout:
-    """How the lines of one shape are read."""
+    """Reads the lines of one shape."""
 
     __slots__ = ("_parts", "_raw", "_used", "_widths", "read", "redrawn", "used")
 
     def __init__(self, raw: bytes, answer: Sequence[tuple[str, Spanned]], used: Callable[[Event], bool] | None) -> None:
-        """`raw` is the first line of the shape, `answer` that of the rules. Raises NoLayoutError. `used`: whether the
-        reader has a use for an event; None: for all, and for a progress bar that is drawn again.
+        """Create the layout from `raw`, the first line of the shape, and `answer`, the rules' answer for it. Raises
+        NoLayoutError. `used` returns True if the reader needs an event. None: all events are needed, redrawn progress
+        bars included.
         """
         places = _places(raw)
         self._raw, self._widths = raw, cast("_Widths | None", None)
@@ -135,14 +138,16 @@ class Layout:
         self._used = None if all(wanted) else used
         one = len(answer) == len(events) == 1 and all(wanted) and isinstance(answer[0][1].make, type)
         self.read = self._one if one else self._all
-        """(rule, event) of all that a line says; None where the rules are to be asked, as a number is out of bounds."""
+        """Returns the (rule, event) pairs of a line, or None if the rules must be asked because a number is out of
+        bounds.
+        """
         self.used = any(wanted) or not events
-        """False where nobody has a use for what such lines say."""
+        """False if the reader needs none of the events of such lines."""
         self.redrawn = used is not None and all(event.redrawn for event in events)
-        """The same line once more says nothing new: a progress bar is drawn again and again."""
+        """True if a repeated line adds nothing: a progress bar is redrawn again and again."""
 
     def fitted(self, shape: bytes) -> "Layout":
-        """That of a shape whose numbers have other widths. Raises NoLayoutError."""
+        """Return the layout for a shape whose numbers have other widths. Raises NoLayoutError."""
         self._widths = widths = self._widths or _Widths(self._raw)
         numbers, other = _numbers(shape), Layout.__new__(Layout)
         if any(end - start > _WIDEST for start, end in numbers):
@@ -174,7 +179,7 @@ class Layout:
 
 
 class _Part:
-    """One `Spanned` by the bytes of the line: values, and values within mappings or tuples."""
+    """Makes the events of one `Spanned` from the bytes of a line: values, and values within mappings or tuples."""
 
     __slots__ = ("_constants", "_items", "_make", "_maps", "fields", "maps")
 
@@ -187,7 +192,7 @@ class _Part:
 
     @classmethod
     def of(cls, raw: bytes, said: Spanned, places: Sequence[int]) -> "_Part":
-        """By the first line, in which each character of its text stands at `places`."""
+        """Return the part for the first line. `places` has the position of each character of its text."""
         part = cls(said.make, {})
         for name, value in said.values.items():
             if isinstance(value, dict | tuple):
@@ -200,7 +205,7 @@ class _Part:
         return part
 
     def fitted(self, widths: _Widths, numbers: Sequence[tuple[int, int]], line: bytes) -> "_Part":
-        """For a line of these numbers, or its shape."""
+        """Return the part for a line with these numbers, or for its shape."""
         other = _Part(self._make, self._constants)
         self._bind(other, lambda item: widths.bound(item, numbers, line))
         return other
@@ -226,7 +231,7 @@ class _Part:
 
 
 def _map(raw: bytes, value: Mapping[str, Any] | tuple[Any, ...], places: Sequence[int]) -> list[_Item]:
-    """The items of a mapping or tuple; names that hold digits are read where they stand before the value."""
+    """Return the items of a mapping or tuple. Names with digits are read from the line."""
     items: list[_Item] = []
     for name, item in value.items() if isinstance(value, dict) else enumerate(value):
         digits = _DIGIT.search(str(name)) if isinstance(value, dict) else None
@@ -234,7 +239,7 @@ def _map(raw: bytes, value: Mapping[str, Any] | tuple[Any, ...], places: Sequenc
         if not digits and not _DIGIT.search(text):
             items.append(_Item(name, slice(0, 0), plain))
             continue
-        if not isinstance(item, Span):  # a text that is no value; it may be one with other digits
+        if not isinstance(item, Span):  # a text without digits, which other lines of the shape share
             raise NoLayoutError
         at = _slice(raw, item, places)
         items.append(_Item(_before(raw, str(name), at.start) if digits else name, at, item))
@@ -242,13 +247,13 @@ def _map(raw: bytes, value: Mapping[str, Any] | tuple[Any, ...], places: Sequenc
 
 
 def _bound(item: _Item, line: bytes) -> _Bound:
-    """(name, place, what reads the bytes there)."""
+    """Return (name, slice, converter)."""
     said = item.said
     return item.name, item.at, _of_bytes(said, line[item.at]) if isinstance(said, Span) else partial(_same, said)
 
 
 def _before(raw: bytes, name: str, end: int) -> slice:
-    """Where a name stands before its value."""
+    """Return where a name is before its value."""
     key = name.encode()
     start = raw.rfind(key, 0, end)
     if start < 0:
@@ -257,7 +262,7 @@ def _before(raw: bytes, name: str, end: int) -> slice:
 
 
 def _places(raw: bytes) -> Sequence[int]:
-    """Where each character of the line's text begins, colours taken off."""
+    """Return the position of each character of the line's text, without colour codes."""
     if raw.isascii() and b"\x1b" not in raw:
         return range(len(raw))
     colours = {place for match in _COLOURS.finditer(raw) for place in range(*match.span())}
@@ -265,7 +270,7 @@ def _places(raw: bytes) -> Sequence[int]:
 
 
 def _slice(raw: bytes, span: Span, places: Sequence[int]) -> slice:
-    """The bytes of a span. Raises NoLayoutError if they are not where the rule says."""
+    """Return the slice of a span. Raises NoLayoutError if the bytes are not where the rule found them."""
     start, last = span.start, span.start + len(span.text) - 1
     if not 0 <= start <= last < len(places):
         raise NoLayoutError
@@ -276,8 +281,8 @@ def _slice(raw: bytes, span: Span, places: Sequence[int]) -> slice:
 
 
 def _of_bytes(span: Span, text: bytes) -> Callable[[bytes], Any]:
-    """The converter of a span, for bytes. Those of C are taken where they give the same whatever the digits."""
-    if span.value is None:  # it may have a value with other digits
+    """Return a span's converter for bytes. A C function is used if it gives the same result for all digits."""
+    if span.value is None:  # other digits may give a value
         raise NoLayoutError
     quick = QUICK.get(span.read)
     if quick is not None:
@@ -328,4 +333,6 @@ QUICK: dict[Convert, tuple[re.Pattern[bytes], Callable[[bytes], Any]]] = {
     fields.clock: (re.compile(rb"(?:\d{1,4}:)?\d\d:\d\d"), _clock),
     iso_time: (re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?"), _time),
 }
-"""Converter -> the form of text for which another one, of bytes, gives the same whatever the digits, and that one."""
+"""Converter -> the form of text for which a faster converter of bytes gives the same result for all digits, and that
+converter.
+"""

@@ -1,8 +1,8 @@
-"""Every fact that a training log can state.
+"""All events: the facts that a training log can report.
 
-Events are past-tense facts: frozen, slotted, keyword-only. A value that the line did not carry is `None`, never 0.
-Units are seconds, bytes, samples, TFLOP/s per GPU; the parsers convert at their edge. Nothing here imports what knows
-an event, so that everything may import it.
+An event is a past-tense fact: frozen, slotted, keyword-only. A value that the line does not have is `None`, never 0.
+Units are seconds, bytes, samples and TFLOP/s per GPU; the parsers convert. This package imports no code that uses
+events, so that all code can import it.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ EVENT_TYPES: dict[str, type[Event]] = {
     for cls in list(globals().values())
     if isinstance(cls, type) and issubclass(cls, Event) and cls.__struct_config__.tag != cls.__name__
 }
-"""Public name -> class: those that have one as their tag."""
+"""Public name -> class, for classes with a tag."""
 for kind, event_type in EVENT_TYPES.items():
     event_type.kind = kind
 
 
 def to_fields(event: Event) -> dict[str, Any]:
-    """The event as plain data, absent values and empty collections left out, for `parse --json`."""
+    """Return the event as plain data for `parse --json`, without absent values and empty collections."""
     values = {name: getattr(event, name) for name in event.__struct_fields__}
     return {"event": event.kind} | {name: value for name, value in values.items() if value not in (None, {}, "")}

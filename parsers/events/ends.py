@@ -23,21 +23,23 @@ Failure = Literal[
     "stopped",
     "unknown",
 ]
-"""How a run can end before it is done; the closed set of the label `failure`. `stopped`: by a person (Ctrl-C, scancel,
-SIGTERM). `requeued`: put back into the queue by a person or a policy of the site, or nobody knows by what.
+"""How a run can end before its training is complete: the values of the label `failure`. `stopped`: by a person (Ctrl-C,
+scancel, SIGTERM). `requeued`: put back into the queue by a person, a policy of the site or an unknown cause.
 """
 
 Teller = Literal["slurm", "pbs", "lsf", "kernel", "driver", "launcher", "shell"]
-"""Who tells of a failure, where it is not the program itself. `launcher`: torchrun, deepspeed, mpirun, a script."""
+"""The source of a failure report, if it is not the program itself. `launcher`: torchrun, deepspeed, mpirun, a
+script.
+"""
 
 Notice = Literal["job_cancelled", "step_cancelled", "xid"]
-"""A sentence of a fixed form that says more than its failure: Slurm cancelled the whole job or one step of it; the
-NVIDIA driver numbered an error of a GPU.
+"""A sentence with a fixed form that adds to its failure: Slurm cancelled the whole job or one step, or the NVIDIA
+driver reported a GPU error with a number.
 """
 
 Role = Literal["trainer", "helper", "bystander", "launcher"]
-"""Whose traceback it is. `trainer`: a program that trains; `helper`: another one of the job (data, copies);
-`bystander`: one beside it (wandb, tensorboard); `launcher`: who started the processes, and says that one has ended.
+"""The program of a traceback. `trainer`: it trains. `helper`: another program of the job (data, copies). `bystander`:
+wandb, tensorboard. `launcher`: it started the processes and reports that one ended.
 """
 
 ExitReason = Literal["finished", "iterations", "duration", "signal", "kill_switch", "unknown"]
@@ -51,44 +53,44 @@ class ProgramExited(Event, frozen=True, kw_only=True, gc=False, tag="exit"):
 
 
 class ProcessExited(Remark, frozen=True, kw_only=True, gc=False, tag="process_exit"):
-    """A launcher saw one process end. A negative code is the signal."""
+    """A launcher reported that one process ended. A negative code is the signal."""
 
     exit_code: int | None = None
     pid: int | None = None
     local_rank: int | None = None
     tasks: str | None = None
-    """Slurm's task list as printed, e.g. `0-1,3`."""
+    """Slurm's task list as printed, such as `0-1,3`."""
     ends_attempt: bool = False
     """True if the whole attempt has ended, according to the script or program that started it."""
     output_follows: bool = False
-    """Output of the program follows that was held back until it had ended."""
+    """True if output of the program follows that the launcher held back until the program ended."""
 
 
 class ProcessTerminated(Remark, frozen=True, kw_only=True, gc=False, tag="process_terminated"):
-    """Processes were ended because something else had failed, or take their leave: a consequence, never the cause."""
+    """Processes were ended because something else failed, or exit by themselves: a consequence, never the cause."""
 
     pid: int | None = None
     by_itself: bool = False
-    """It takes its leave, well or not; nobody had to end it."""
+    """True if the process exits by itself, with or without an error."""
 
 
 class FailureSeen(Remark, frozen=True, kw_only=True, gc=False, tag="failure"):
-    """A line that names a failure. `consequence` marks a victim (SIGTERM by torchrun): not the cause."""
+    """A line that names a failure. `consequence`: a victim, such as a process that torchrun ended with SIGTERM."""
 
     failure: Failure
     message: str
     fatal: bool = True
-    """False where the text alone does not prove that the run ends."""
+    """False if the text alone does not prove that the run ends."""
     consequence: bool = False
     exit_code: int | None = None
     requested_bytes: int | None = None
     device_bytes: int | None = None
     pattern: str | None = None
-    """The configured pattern's name, for a site's own failures."""
+    """For failures of a user's format: the name of the pattern."""
     by: Teller | None = None
     notice: Notice | None = None
     raised: bool = False
-    """It holds an exception's own words, where its teller mostly has an exit code alone."""
+    """True if it has an exception's own text, although its source usually has only an exit code."""
 
 
 class WatchdogTimedOut(Event, frozen=True, kw_only=True, gc=False, tag="nccl_watchdog"):
@@ -103,8 +105,9 @@ class WatchdogTimedOut(Event, frozen=True, kw_only=True, gc=False, tag="nccl_wat
 
 
 class CollectiveStatus(Remark, frozen=True, kw_only=True, gc=False, tag="nccl_status"):
-    """How far a rank had come in a process group as a collective timed out, there or on another rank. `work` is the one
-    that it gave up waiting for; all are counted within the group, `group` is the name that its ranks share.
+    """The progress of a rank in a process group when a collective timed out there or on another rank. `work` is the
+    collective that it gave up waiting for. All numbers count within the group. `group` is the name that its ranks
+    share.
     """
 
     group: str | None = None
@@ -116,23 +119,23 @@ class CollectiveStatus(Remark, frozen=True, kw_only=True, gc=False, tag="nccl_st
 
 
 class TracebackSeen(Remark, frozen=True, kw_only=True, gc=False, tag="traceback"):
-    """The last line of a Python traceback. One of a chain is told each; the one that came out is the last."""
+    """The last line of a Python traceback. Each exception of a chain gives one; the uncaught one is the last."""
 
     exception: str
     message: str
     script: str | None = None
-    """The file of the outermost frame, where it was seen; that of `python -m` is the module's."""
+    """File of the outermost frame. With `python -m` it is the module's file. None: no frame was seen."""
     top_level: bool | None = None
-    """True if it begins at a program's own module: nobody has caught it."""
+    """True if the traceback begins at a program's own module, so that nothing caught the exception."""
     root: str | None = None
-    """The last line of the exception that the chain began with; None where it is no chain, or its first."""
+    """Last line of the first exception of the chain. None if there is no chain, or for the first exception itself."""
     role: Role | None = None
-    """Whose program it is of; None where no frame was seen."""
+    """The program that it belongs to. None: no frame was seen."""
     failure: Failure | None = None
-    """The cause that its class or text names: memory, a GPU, a disk, NCCL, a signal. None: an exception like others."""
+    """The cause that its class or text names: memory, a GPU, a disk, NCCL, a signal. None: another exception."""
     signal: int | None = None
-    """The signal that ended torchrun's agent, as its SignalException says."""
+    """The signal that ended torchrun's agent, according to its SignalException."""
     optional: bool = False
-    """It is of an import, which a program may do without."""
+    """True for a failed import, which may be optional."""
     lost_peer: bool = False
-    """Its rank lost another one: a consequence."""
+    """True if its rank lost contact with another rank: a consequence."""

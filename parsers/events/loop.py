@@ -8,8 +8,8 @@ from megatron_monitor.parsers.events.base import Event, Remark
 from megatron_monitor.parsers.programs import MEGATRON_LM
 
 Part = Literal["rollout", "reward", "logprobs", "training", "sync"]
-"""What a step of reinforcement learning is made of, in its order: responses are generated, scored, given their log
-probabilities (and values), learned from, and the new weights handed to the generator.
+"""Parts of a reinforcement learning step in their order: generate responses, score them, compute log probabilities (and
+values), train, send the new weights to the generator.
 """
 
 
@@ -35,11 +35,11 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False, tag="iteration
     tokens_per_second: float | None = None
     """Over all GPUs."""
     in_tokens: bool | None = None
-    """True: `iteration` counts tokens,"""
+    """True if `iteration` counts tokens."""
     in_samples: bool | None = None
-    """or samples: how many there are in an iteration stands on another line."""
+    """True if `iteration` counts samples. Another line has the samples per iteration."""
     elapsed_seconds: float | None = None
-    """Since the start of the training: the time of an iteration is the difference of two."""
+    """Seconds since training began. The time of an iteration is the difference between two lines."""
     tflops: float | None = None
     sequence_length: int | None = None
     mfu: float | None = None
@@ -50,7 +50,7 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False, tag="iteration
 
 
 class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False, tag="engine_step"):
-    """A DeepSpeed engine's report of one step, or the bar of NeMo. `form`: which line it was."""
+    """A step reported by a DeepSpeed engine or by NeMo's bar. `form` is the kind of line."""
 
     form: Literal["steps", "step", "throughput"]
     step: int
@@ -84,12 +84,12 @@ class TrainerLogged(Event, frozen=True, kw_only=True, gc=False, tag="trainer_log
     seconds_per_step: float | None = None
     memory_bytes: int | None = None
     reward: float | None = None
-    """Of what it generated itself for this step (TRL's GRPO and RLOO)."""
+    """Mean reward of the responses that it generated for this step (TRL's GRPO and RLOO)."""
     extra: dict[str, float | str] = field(default_factory=dict)
 
 
 class TrainerProgressed(Remark, frozen=True, kw_only=True, gc=False, tag="trainer_progress"):
-    """A tqdm bar in iterations. Many programs draw bars: the run decides which one is the training."""
+    """A tqdm bar in iterations. Many programs draw bars. The run decides which one is the training."""
 
     redrawn: ClassVar[bool] = True
 
@@ -102,7 +102,7 @@ class TrainerProgressed(Remark, frozen=True, kw_only=True, gc=False, tag="traine
 
 
 class StepInferred(Remark, frozen=True, kw_only=True, gc=False, tag="step_inferred"):
-    """A line of a loop that no rule reads: the numbers of its step and epoch, and its losses that are finite."""
+    """A step in a line that no rule reads: the numbers of step and epoch, and the finite losses."""
 
     counts: tuple[int, ...]
     losses: tuple[float, ...]
@@ -119,7 +119,7 @@ class TrainerSummary(Event, frozen=True, kw_only=True, gc=False, tag="trainer_su
 
 
 class TrainerSetting(Event, frozen=True, kw_only=True, gc=False, tag="trainer_setting"):
-    """One line under `***** Running training *****`, and that heading itself with an empty name."""
+    """One line under `***** Running training *****`. The heading itself has an empty name."""
 
     name: str
     value: float | str | None = None
@@ -136,21 +136,21 @@ class ValidationLogged(Event, frozen=True, kw_only=True, gc=False, tag="validati
 
 
 class EvaluationProgressed(Event, frozen=True, kw_only=True, gc=False, tag="evaluation_progress"):
-    """`Evaluating iter 3/10`."""
+    """Progress of an evaluation, such as `Evaluating iter 3/10`."""
 
     done: int
     total: int
     finished: bool | None = None
-    """True: the line says that the evaluation is over."""
+    """True if the line reports the end of the evaluation."""
 
 
 class PartBegan(Remark, frozen=True, kw_only=True, gc=False, tag="part"):
-    """A part of a step begins or goes on. Bars of other programs may look the same: it proves no training."""
+    """A part of a step begins or continues. Bars of other programs may look the same, so it does not prove training."""
 
     part: Part
     implied: bool | None = None
-    """True: no line says so. The part before it is over, and this one comes next."""
+    """True if no line reports this part: the part before it ended, and this part is next."""
 
 
 class GenerationMoved(Remark, frozen=True, kw_only=True, gc=False, tag="generation"):
-    """A generation engine (vLLM, SGLang) has made tokens since its last line: in a rollout, or an evaluation."""
+    """A generation engine (vLLM, SGLang) has generated tokens since its last line, in a rollout or an evaluation."""

@@ -1,5 +1,5 @@
-"""What is reported beside the iterations: memory, timers, throughput, stragglers, overflows, saves and
-loads; a site's own lines, and lines that did not parse.
+"""Reports besides the iterations: memory, timers, throughput, stragglers, overflows, saves and loads, lines of a user's
+format, and lines that could not be parsed.
 """
 
 from typing import Literal
@@ -10,7 +10,7 @@ from megatron_monitor.parsers.events.base import Event, Remark
 
 
 class MemoryReported(Event, frozen=True, kw_only=True, gc=False, tag="memory"):
-    """Device or host memory. What the programs call MB and GB are MiB and GiB."""
+    """Device or host memory. Values that programs print as MB and GB are MiB and GiB."""
 
     iteration: int | None = None
     occasion: str | None = None
@@ -24,31 +24,32 @@ class MemoryReported(Event, frozen=True, kw_only=True, gc=False, tag="memory"):
 
 
 class TimersReported(Event, frozen=True, kw_only=True, gc=False, tag="timers"):
-    """Named timers in seconds, each (min, max) over the ranks; one number gives the same twice (parsers/timers.py).
+    """Named timers in seconds, each (minimum, maximum) over the ranks. A single number is both (parsers/timers.py).
 
-    `speaker` tells Megatron's timers (averaged over the log interval) from DeepSpeed's (of one step, or summed over
+    `speaker` distinguishes Megatron's timers (means over the log interval) from DeepSpeed's (of one step, or sums over
     the steps since its last report).
     """
 
     speaker: Literal["megatron", "deepspeed"]
     timers: dict[str, tuple[float, float]]
     across: Literal["one", "range", "maximum"] = "one"
-    """Whose time it is: one rank's, the least and the most of all ranks', or the most alone."""
+    """The ranks of the times: one rank, minimum and maximum over all ranks, or only the maximum."""
     ranks: dict[int, float] = field(default_factory=dict)
-    """Rank -> seconds, where the log prints each rank's: of the one timer that such an event names."""
+    """Rank -> seconds, if the log prints the time of each rank. Such an event has one timer."""
     of_next: bool | None = None
-    """True: all parts of the iteration that the next event reports, from its own line; what is none is out of its time.
+    """True if the timers describe the iteration that the next event reports. Time without a timer belongs to
+    no part.
     """
 
 
 class StragglerReported(Event, frozen=True, kw_only=True, gc=False, tag="straggler"):
-    """Megatron's StragglerDetector: name -> (value, rank). Power is milliwatts although labelled W."""
+    """Megatron's StragglerDetector: name -> (value, rank). Power is in milliwatts although its label is W."""
 
     values: dict[str, tuple[float, int]]
 
 
 class ThroughputReported(Event, frozen=True, kw_only=True, gc=False, tag="throughput"):
-    """TFLOPs or like figures that stand on a line of their own."""
+    """TFLOPs or similar figures on a line of their own."""
 
     tflops: float | None = None
     parameters_billions: float | None = None
@@ -57,7 +58,9 @@ class ThroughputReported(Event, frozen=True, kw_only=True, gc=False, tag="throug
 
 
 class OverflowSkipped(Event, frozen=True, kw_only=True, gc=False, tag="overflow"):
-    """A step was skipped because gradients overflowed. `new_loss_scale` equals the old while hysteresis is used up."""
+    """A step was skipped because gradients overflowed. `new_loss_scale` equals the old one until the hysteresis is used
+    up.
+    """
 
     loss_scale: float | None = None
     new_loss_scale: float | None = None
@@ -65,7 +68,7 @@ class OverflowSkipped(Event, frozen=True, kw_only=True, gc=False, tag="overflow"
 
 
 class LossScaleExhausted(Event, frozen=True, kw_only=True, gc=False, tag="loss_scale_exhausted"):
-    """`Current loss scale already at minimum - cannot decrease scale anymore.` The program stops."""
+    """`Current loss scale already at minimum - cannot decrease scale anymore.` The program then stops."""
 
 
 class _Checkpoint(Event, frozen=True, kw_only=True, gc=False):
@@ -78,17 +81,17 @@ class CheckpointSaveStarted(_Checkpoint, frozen=True, kw_only=True, gc=False, ta
 
 
 class CheckpointSaved(_Checkpoint, frozen=True, kw_only=True, gc=False, tag="checkpoint_saved"):
-    """A save is whole."""
+    """A save is complete."""
 
     seconds: float | None = None
 
 
 class CheckpointSaveScheduled(_Checkpoint, frozen=True, kw_only=True, gc=False, tag="checkpoint_save_scheduled"):
-    """An asynchronous save was handed over: its success may come many iterations later."""
+    """An asynchronous save was started in the background. Its success may follow many iterations later."""
 
 
 class CheckpointFileWritten(_Checkpoint, frozen=True, kw_only=True, gc=False, tag="checkpoint_file"):
-    """DeepSpeed writing or having written one file of a checkpoint: progress while saving."""
+    """DeepSpeed writes or has written one file of a checkpoint: progress during a save."""
 
     finished: bool = False
 
@@ -98,11 +101,11 @@ class CheckpointLoadStarted(_Checkpoint, frozen=True, kw_only=True, gc=False, ta
 
 
 class CheckpointLoaded(_Checkpoint, frozen=True, kw_only=True, gc=False, tag="checkpoint_loaded"):
-    """A load is done."""
+    """A load is complete."""
 
 
 class CheckpointNotFound(Event, frozen=True, kw_only=True, gc=False, tag="checkpoint_not_found"):
-    """The run starts from random weights."""
+    """No checkpoint exists: the run starts from random weights."""
 
     path: str | None = None
 
@@ -112,13 +115,13 @@ class CustomProgressLogged(Remark, frozen=True, kw_only=True, gc=False, tag="cus
 
 
 class Malformed(Remark, frozen=True, kw_only=True, gc=False, tag="malformed"):
-    """A line that begins like a known one and does not parse: how we learn that upstream changed its format."""
+    """A line that begins like a known one and cannot be parsed. It shows that a program changed its format."""
 
     rule: str
     text: str
 
 
 class LineDiscarded(Remark, frozen=True, kw_only=True, gc=False, tag="line_discarded"):
-    """A line longer than the bound was thrown away up to its end."""
+    """A line longer than the bound was dropped."""
 
     bytes: int

@@ -1,4 +1,4 @@
-"""Set-up, before and between the iterations: arguments, layout, versions, milestones."""
+"""Set-up before and between the iterations: arguments, layout, versions, milestones."""
 
 from typing import Literal
 
@@ -18,14 +18,14 @@ Milestone = Literal[
 
 
 class ArgumentsDumped(Event, frozen=True, kw_only=True, gc=False, tag="arguments"):
-    """The whole arguments dump, once it has ended. Values stand as printed, gpt-neox's origin word cut off."""
+    """The complete arguments dump. Values are as printed, without gpt-neox's word about their origin."""
 
     values: dict[str, str]
     complete: bool = True
 
 
 class TopologyLogged(Event, frozen=True, kw_only=True, gc=False, tag="topology"):
-    """`using world size: 64, data-parallel-size: 1, ...`, DeepSpeed's and the launchers' forms of it."""
+    """`using world size: 64, data-parallel-size: 1, ...`, and the forms of DeepSpeed and the launchers."""
 
     world_size: int | None = None
     data_parallel_size: int | None = None
@@ -37,8 +37,8 @@ class TopologyLogged(Event, frozen=True, kw_only=True, gc=False, tag="topology")
 
 
 class ModelSettingLogged(Event, frozen=True, kw_only=True, gc=False, tag="model_setting"):
-    """One more input of the model told outside the arguments dump, e.g. `padded_vocab_size`, `micro_batches`,
-    `parameters_billions`, `zero_stage`; `name` is Megatron's argument name where there is one.
+    """A size of the model outside the arguments dump, such as `padded_vocab_size`, `micro_batches`,
+    `parameters_billions` or `zero_stage`. `name` is Megatron's argument name if there is one.
     """
 
     name: str
@@ -46,11 +46,11 @@ class ModelSettingLogged(Event, frozen=True, kw_only=True, gc=False, tag="model_
 
 
 class SizesReported(Remark, frozen=True, kw_only=True, gc=False, tag="sizes"):
-    """Sizes of an attempt or its model that programs which do not train print too, by the names of `Topology`."""
+    """Sizes of an attempt or its model, by the names of `Topology`. Programs that do not train print them as well."""
 
     values: dict[str, int]
     default: bool = False
-    """Holds only where nothing else tells."""
+    """True if other lines with the same size override it."""
 
 
 class ParametersCounted(Event, frozen=True, kw_only=True, gc=False, tag="parameters"):
@@ -62,7 +62,7 @@ class ParametersCounted(Event, frozen=True, kw_only=True, gc=False, tag="paramet
 
 
 class BatchSizeRampupPlanned(Event, frozen=True, kw_only=True, gc=False, tag="batch_size_rampup"):
-    """The global batch size will grow during the run: a legal slowdown."""
+    """The global batch size will grow during the run, so that longer iterations are expected."""
 
     start: int
     end: int
@@ -77,43 +77,43 @@ class MilestoneReached(Event, frozen=True, kw_only=True, gc=False, tag="mileston
 
 
 class IterationsSkipped(Event, frozen=True, kw_only=True, gc=False, tag="iterations_skipped"):
-    """BigScience's `--skip-train-iteration-range`: the iteration jumps forward legally."""
+    """BigScience's `--skip-train-iteration-range`: the iteration jumps forward as planned."""
 
     first: int
     last: int
 
 
 class TimeShown(Remark, frozen=True, kw_only=True, gc=False, tag="time"):
-    """A line that says nothing that is known here, but when it was written: a site's status line, a library's note."""
+    """A line of which only the time is known: a status line of a site or a library's note."""
 
 
 class SoftwareSeen(Remark, frozen=True, kw_only=True, gc=False, tag="software"):
-    """A version that ds_report or a banner tells."""
+    """A version from ds_report or a banner."""
 
     name: str
     version: str
 
 
 class EnvironmentVariableSeen(Remark, frozen=True, kw_only=True, gc=False, tag="environment"):
-    """One variable of the allow-list (environment.py). Secrets stand in the same dumps: never by wildcard."""
+    """One variable of the allow-list (environment.py). The same dumps contain secrets, so there are no wildcards."""
 
     name: str
     value: str
 
 
 CLOCK = "GPU_CLOCK_MHZ"
-"""Not a variable of the system: shown among them, as it is none of the training's own settings either (gpu.yaml)."""
+"""Not an environment variable. It is shown among them because the training does not set it (gpu.yaml)."""
 
 
 class DocumentSeen(Remark, frozen=True, kw_only=True, gc=False, tag="document"):
-    """The file is a text that quotes what programs print, or a report of tests: what fails in it ended no training."""
+    """The file is a text that quotes program output, or a test report. Its failures ended no training."""
 
 
 class HostSeen(Remark, frozen=True, kw_only=True, gc=False, tag="host"):
-    """A host as the program knows it: its own, or the one that all of its attempt meet at."""
+    """A host name as the program prints it: its own host, or the host at which the attempt's processes meet."""
 
     host: str
     """Without the domain."""
     domain: str = ""
-    """The first part of it: in Kubernetes a pod's subdomain."""
+    """First part of the domain: in Kubernetes a pod's subdomain."""
     own: bool = True

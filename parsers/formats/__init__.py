@@ -1,1 +1,1 @@
-"""One file a program whose lines are read, and code for its blocks of lines; parsers/registry.py lists them."""
+"""One file per program whose lines are read, and code for blocks of lines. parsers/registry.py has the order."""
