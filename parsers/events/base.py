@@ -50,9 +50,7 @@ class LogEvent(msgspec.Struct, gc=False):
         return text_of(self.raw)
 
 
-_CONTROLS = dict.fromkeys(
-    {*range(32), 127} - set(b"\t\n\r")
-)  # pages cannot contain them, and a terminal would execute them
+_CONTROLS = dict.fromkeys({*range(32), 127} - set(b"\t\n\r"))  # neither XML nor a terminal may receive them
 
 
 def text_of(raw: bytes | str) -> str:

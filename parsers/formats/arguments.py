@@ -1,7 +1,7 @@
-"""The arguments dump (Megatron's `_print_args`, gpt-neox's NeoXArgs.print), read from its heading to its end.
+"""Reads the arguments dump (Megatron's `_print_args`, gpt-neox's NeoXArgs.print) from its heading to its end.
 
-Names are padded with dots to a column, long ones have few dots; srun may break a value onto a next line of dots alone;
-gpt-neox glues the value's origin to its end. Lines of other ranks in between are left to the other rules.
+Names are padded with dots to a column; long names have few dots. srun may break a value onto a next line that begins
+with dots. gpt-neox prints the value's origin directly after it. Lines of other ranks in between go to the other rules.
 """
 
 from collections.abc import Iterator
@@ -21,17 +21,15 @@ _HEAD = lazy(r"^[ ]{0,8}-{3,200}[ ]arguments[ ]-{3,200}\s*$")
 _END = lazy(r"-{3,200}[ ]end of arguments[ ]-{3,200}")
 # `  hidden_size ..................................... 2048`, `  a_very_long_name .. 1`, `  name  True...updated`
 _ARGUMENT = lazy(r"^[ ]{0,4}([A-Za-z_]\w{0,120})[ ](\.{2,80}|[ ])(?:[ ](.*))?$")
-_COLUMN = (
-    48  # name and dots: who cuts the blanks before a line (logcli) leaves them, a line that begins amid a name not
-)
-# `........................ False`: the rest of an argument whose line srun had cut
+_COLUMN = 48  # logcli cuts the blanks before a line but not the dots
+# `........................ False`: the rest of an argument that srun cut
 _REST = lazy(r"^[ ]{0,2}(\.{2,80})(?:[ ](.*))?$")
 # `512.........................updated`
 _ORIGIN = lazy(r"\.{2,80}(?:updated|default|derived)\s*$|(?<=\S)(?:updated|default)$")
 
 
 class ArgumentsGatherer(Gatherer):
-    """An open dump. `cut` is the name whose value is still to come."""
+    """An open dump. `cut` is the name whose value is still missing."""
 
     values: dict[str, str] = field(default_factory=dict)
     lines: int = 0
@@ -39,12 +37,12 @@ class ArgumentsGatherer(Gatherer):
     rank: int | None = None
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
-        """Take arguments, leave everything else."""
+        """Take arguments and leave all other lines."""
         self.lines += 1
         text = line.text
         if _END.search(text):
             return [self._dump(True)], True, True
-        if _HEAD.match(text):  # a second dump before the first ended: what was gathered stands
+        if _HEAD.match(text):  # a second dump began before the first ended: keep what was gathered
             done: list[Event] = [self._dump(False)] if self.values else []
             self.values, self.lines, self.unfinished = {}, 0, None
             return done, True, False
@@ -60,7 +58,7 @@ class ArgumentsGatherer(Gatherer):
         return [], False, False
 
     def close(self) -> list[Event]:
-        """The log ended inside the dump."""
+        """The log ended within the dump."""
         return [self._dump(False)] if self.values else []
 
     def _take(self, name: str, value: str | None) -> None:
@@ -72,7 +70,7 @@ class ArgumentsGatherer(Gatherer):
 
 
 def open_dump(line: Line) -> Iterator[Event | Gatherer]:
-    """A dump begins."""
+    """Open a dump."""
     if _HEAD.match(line.text):
         yield ArgumentsGatherer(rank=line.prefix.global_rank)
 

@@ -1,10 +1,10 @@
-"""LSF says at the end of a job's output why it ended it; PBS's one sentence is data (batch.yaml).
+"""Reads LSF's report about the end of a job. PBS prints one sentence, which batch.yaml reads.
 
-LSF writes a report when the job is over (IBM's documentation of bsub -o; openlava's sbatchd prints the same):
-`Sender: LSF System <lsfadmin@batch2>`, `Subject: Job 4242: <gpt3> in cluster <summit> Exited` or `Done`, where and when
-it ran, the script between two rules of dashes, the reason if LSF ended it, how it ended, `Resource usage summary:`, and
-`The output (if any) is above this job summary.`; where the output was spooled it stands before all of it instead, and
-ends in `The output (if any) follows:`.
+LSF writes a report when a job ends (IBM's documentation of bsub -o; openlava's sbatchd prints the same): `Sender: LSF
+System <lsfadmin@batch2>`, `Subject: Job 4242: <gpt3> in cluster <summit> Exited` or `Done`, place and time, the script
+between two lines of dashes, the reason if LSF ended the job, how it ended, `Resource usage summary:` and `The output
+(if any) is above this job summary.`. If the output was spooled, the report precedes it and ends with `The output (if
+any) follows:`.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
 from megatron_monitor.parsers.events import Event, ProcessExited
 from megatron_monitor.parsers.patterns import lazy
 
-_REPORT_LINES = 4000  # of LSF's, the job's script in it
+_REPORT_LINES = 4000  # maximum lines of a report, the job's script included
 # `Subject: Job 4242: <gpt3> in cluster <summit> Exited`
 _SUBJECT = lazy(r"^Subject: Job \d{1,12}(?:\[\d{1,9}\])?: <.{0,400}> (?:in cluster <[^>]{0,80}> )?(Exited|Done)$")
 _SENDER = "Sender: LSF System <"
@@ -26,7 +26,7 @@ _OUTPUT = "The output (if any) "
 _SCRIPT = "# LSBATCH: User input"
 _RULE = lazy(r"^-{40,80}$")
 _ENDED_AT = "Terminated at "
-# What else stands in a report; the figures of the summary and a long list of hosts are indented
+# Other parts of a report. The figures of the summary and long lists of hosts are indented.
 _KNOWN = lazy(
     r"^(?:Job <|Job was executed on host|Started at |Results reported |Your job looked like:|Resource usage summary:"
     r"|PS:|Read file <|<[^>]{1,400}> was used as |-{40,80}$|[ ]{4})"
@@ -35,52 +35,52 @@ _KNOWN = lazy(
 
 @cache
 def _rules() -> tuple[Rule, ...]:
-    """Of batch.yaml."""
+    """Return the rules of batch.yaml."""
     return next(expressions_of(log_format) for log_format in built_in() if log_format.name == "batch")
 
 
 def _end_events(text: str, ended_at: str | None) -> list[Event]:
-    """What a line says that tells why or how a job ended (batch.yaml)."""
+    """Return the events of a line about why or how a job ended (batch.yaml)."""
     line = Line(text, Prefix(logged_at=ended_at))
     return [event for rule in _rules() for event in rule.read(line) if isinstance(event, Event)]
 
 
 def read_lsf(line: Line) -> Iterator[Event | Gatherer]:
-    """A report begins."""
+    """Open a report."""
     text = line.text.strip()
     if _SUBJECT.match(text):
         yield LsfReportGatherer(writer=line.prefix.key, subject=text)
 
 
 class LsfReportGatherer(Gatherer):
-    """LSF's report: how the job ended is told where its output ends, once. `writer`: whose lines they are."""
+    """LSF's report: the end of a job, reported once. `writer` identifies the writer of its lines."""
 
     writer: str
     subject: str
     lines: int = 0
     script: bool = False
-    """Inside the job's script, of which no line says anything."""
+    """True within the job's script, whose lines are ignored."""
     follows: bool = False
-    """The report is over, and the output stands behind it."""
+    """True if the report is complete and the output follows it."""
     reason: str = ""
     end: str = ""
     ended_at: str | None = None
 
     @property
     def settles(self) -> bool:
-        """The subject tells that the job is over, although the rest was not written."""
+        """True: the subject reports the end, even if the rest is not written."""
         return True
 
     @property
     def shown(self) -> str:
-        """What says most of the end."""
+        """The line that says most about the end."""
         return self.reason or self.end or self.subject
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
-        """Take the report's lines; another line is the next job's, or of the output that follows."""
+        """Take the report's lines. Another line belongs to the next job or to the output after the report."""
         text, bare = line.text, line.text.strip()
         if bare.startswith(_SENDER):
-            return self.close(), False, True  # the next job's, in the same file
+            return self.close(), False, True  # of the next job in the same file
         if self.follows:
             return [], False, False
         self.lines += 1
@@ -102,7 +102,7 @@ class LsfReportGatherer(Gatherer):
         return [], True, False
 
     def close(self) -> list[Event]:
-        """The job is over, whatever of the report was written."""
+        """Return the end of the job from the written part of the report."""
         code = 0 if self.subject.endswith("Done") else None
         end = _end_events(self.end, self.ended_at) or [
             ProcessExited(exit_code=code, ends_attempt=True, logged_at=self.ended_at)

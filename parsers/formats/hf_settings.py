@@ -1,8 +1,7 @@
-"""What programs around HF's Trainer print of an attempt and its model: batch, accumulation, sizes (the world's is
-data).
+"""Reads sizes of an attempt and its model from programs around HF's Trainer: batch, accumulation, model configuration.
 
-In: the Trainer's arguments (one a line, all in one line, or a command line) and the model's configuration as JSON. Out:
-`SizesTold`. Programs that do not train print the same, so that none of it makes a run.
+Input: the Trainer's arguments (one per line, all in one line, or a command line) and the model's configuration as JSON.
+Output: `SizesReported`. Programs that do not train print the same, so these events alone create no run.
 """
 
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
 from megatron_monitor.parsers.events import Event, SizesReported
 from megatron_monitor.parsers.patterns import lazy
 
-_MAX_TEXT = 50_000  # of a line: `TrainingArguments(...)` in one line has 3,000 characters
+_MAX_TEXT = 50_000  # maximum characters of a line: `TrainingArguments(...)` in one line has 3,000
 _MAX_LINES = 1500  # the longest real configuration has 300 lines; other ranks may print theirs in between
 
 # `per_device_train_batch_size=4,`, `--gradient_accumulation_steps 8`, `'gradient_accumulation_steps': 8`
@@ -37,7 +36,7 @@ _KEYS: dict[str, str] = TABLES["hf_configuration"]
 
 
 def read_arguments(line: Line) -> Iterator[Event]:
-    """The Trainer's arguments, wherever they stand in the line; what replaces parts of the model's configuration."""
+    """Read the Trainer's arguments anywhere in the line, and overrides of the model's configuration."""
     text = line.text[:_MAX_TEXT]
     if match := _OVERRIDES.search(text):
         pairs = (pair.partition("=") for pair in match[1].split(","))
@@ -50,7 +49,7 @@ def read_arguments(line: Line) -> Iterator[Event]:
         yield SizesReported(values=found, **line.origin)
     if terms := _CHECKPOINTING.findall(text):
         on = any(word in ("True", "true") for word in terms)
-        # that it is off may hold for one of two ways to do it
+        # False may hold for one of two ways to recompute activations
         yield SizesReported(values={"recomputes": int(on)}, default=not on, **line.origin)
 
 
@@ -62,7 +61,7 @@ def _values(pairs: dict[str, str]) -> dict[str, int]:
 
 
 class ConfigurationGatherer(Gatherer):
-    """An open configuration. `section` is the one whose lines stand two columns further in."""
+    """An open configuration. `section` is the one whose lines are indented by two more columns."""
 
     own: dict[str, str] = field(default_factory=dict)
     nested: dict[str, str] = field(default_factory=dict)
@@ -70,7 +69,7 @@ class ConfigurationGatherer(Gatherer):
     lines: int = 0
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
-        """Take the pairs, leave everything else."""
+        """Take the pairs and leave all other lines."""
         self.lines += 1
         text = line.text
         if text.startswith("}") or self.lines > _MAX_LINES:
@@ -86,12 +85,12 @@ class ConfigurationGatherer(Gatherer):
         return [], True, False
 
     def close(self) -> list[Event]:
-        """What was read, if it tells a model's depth."""
+        """Return the sizes if they include the number of layers."""
         pairs = {**self.own, **self.nested}
         values = _values(pairs)
         if "layers" not in values:
             return []
-        if "rms_norm_eps" in pairs:  # models that normalise so have gated MLPs
+        if "rms_norm_eps" in pairs:  # models with this normalisation have gated MLPs
             values["glu"] = 1
         return [SizesReported(values=values, default=True)]
 
@@ -102,7 +101,7 @@ class ConfigurationGatherer(Gatherer):
 
 
 def open_configuration(line: Line) -> Iterator[Event | Gatherer]:
-    """A model's configuration begins."""
+    """Open a model's configuration."""
     if _MODEL.search(line.text[:_MAX_TEXT]):
         yield ConfigurationGatherer()
 

@@ -1,7 +1,7 @@
-"""HF Trainer (transformers): metric dicts, tqdm bars, the running-training block, final metrics.
+"""Reads HF Trainer's metric dicts, tqdm bars, block of training settings and final metrics (transformers).
 
-The dict is a Python repr: single quotes, bare nan and inf, and in newer versions the numbers as strings. It stands
-behind a bar on the same physical line. Several nodes draw their own bars and print their own final dicts.
+The dict is a Python repr: single quotes, bare nan and inf, and in newer versions numbers as strings. It follows a bar
+on the same physical line. Each node draws its own bar and prints its own final dict.
 """
 
 from collections.abc import Iterator
@@ -19,27 +19,27 @@ from megatron_monitor.parsers.events import (
 )
 from megatron_monitor.parsers.patterns import lazy
 
-_MAX_BARS = 4000  # of a line: the last bars tell where the training is
+_MAX_BARS = 4000  # maximum characters of a line that are read: the last bars have the current state
 _MAX_DICT = 8000
-_BLANKS, _LONGEST_NAME = 7, 80  # between a bar's name and its figures; characters of a name
+_BLANKS, _LONGEST_NAME = 7, 80  # blanks between a bar's name and its figures; characters of a name
 # `{'loss': 1.921, 'learning_rate': 4e-08, 'epoch': 0.0}` at the end of the segment
 _DICT = lazy(r"\{'(?:[^{}]{1,8000})\}")
 # `'loss': '1.921'`, `'epoch': 0.0`, `'tokens_this_step': 16303`
 _PAIR = lazy(r"'([^']{1,80})':[ ]?(?:'([^']{0,80})'|([-+\w.]{1,40}))")
 _KEYS = ("'loss'", "'eval_loss'", "'train_runtime'", "'train_loss'", "'grad_norm'")
 # ` 25%|##        | 2/8 [03:45<11:17, 112.97s/it]`, `Train:   3%|# | 1/30 [00:09<04:49,  9.97s/it]`, `?it/s`; a notebook
-# leaves out what is drawn: ` 25% 2/8 [03:45<11:17, 112.97s/it]`
+# omits the drawing: ` 25% 2/8 [03:45<11:17, 112.97s/it]`
 _BAR = lazy(
     r"\d{1,3}%(?:\|[^|]{0,400}\|)?[ ]{0,4}"
     r"(?P<step>\d{1,12})/(?P<total>\d{1,12})[ ]{1,2}\[(?P<elapsed>[\d:]{4,12})<(?P<left>[\d:?]{1,12}),[ ]{1,4}"
     r"(?P<rate>\d{1,9}(?:\.\d{1,6})?|\?)[ ]?(?P<unit>it/s|s/it)"
 )
-_MARKS = lazy(r"[\r\n:|%]")  # no name of a bar holds one
+_MARKS = lazy(r"[\r\n:|%]")  # a bar's name contains none of these
 _WRITES = "Writing model shards"
 
 
 def read_dict(line: Line) -> Iterator[Spanned]:
-    """A metric dict, wherever it stands in the line."""
+    """Read a metric dict anywhere in the line."""
     text = line.text
     for match in _DICT.finditer(text, max(0, len(text) - _MAX_DICT - 2000)):
         if any(key in match[0] for key in _KEYS):
@@ -48,7 +48,7 @@ def read_dict(line: Line) -> Iterator[Spanned]:
 
 
 def _from_places(places: dict[str, tuple[int, int]], line: Line) -> Spanned:
-    # `include_num_input_tokens_seen` writes the time so far beside each step's loss; the end has no loss of a step
+    # `include_num_input_tokens_seen` adds the time so far to each step's loss; the final dict has no step loss
     kind: Any = TrainerSummary if "train_runtime" in places and "loss" not in places else TrainerLogged
     fields = _FIELDS[kind]
     known: dict[str, Any] = {}
@@ -78,15 +78,15 @@ _METRICS = {name: (field, _READ[how]) for name, (field, how) in TABLES["hf_metri
 
 
 def read_bar(line: Line) -> Iterator[Spanned]:
-    """Bars in iterations; bytes, examples and files are not ours. That of the files of a checkpoint is all that
-    transformers 5 says of a save where its log level is not changed (modeling_utils.py).
+    """Read bars in iterations. Bars in bytes, examples and files are ignored, except the bar of a checkpoint's files:
+    transformers 5 reports a save only by it unless its log level is changed (modeling_utils.py).
     """
     end = max(0, len(line.text) - _MAX_BARS)
     for match in _BAR.finditer(line.text, end):
         start, stop = _name_before(line.text, end, match.start())
         end = match.end()
         if line.text[start:stop] == _WRITES:
-            yield Spanned(CheckpointSaveStarted, {"iteration": None} | line.origin_spans)  # whatever the figures
+            yield Spanned(CheckpointSaveStarted, {"iteration": None} | line.origin_spans)  # for all figures
             continue
         found = {
             "step": line.span(match.span("step"), int),
@@ -100,7 +100,7 @@ def read_bar(line: Line) -> Iterator[Spanned]:
 
 
 def _name_before(text: str, start: int, end: int) -> tuple[int, int]:
-    """Where `Train` stands in what is before a bar's figures; nowhere where no name does."""
+    """Return the part before a bar's figures where its name is, or nothing if there is no name."""
     head = text[start:end].rstrip(" ")
     if not head.endswith(":") or not 0 < end - start - len(head) <= _BLANKS:
         return start, start
@@ -110,7 +110,7 @@ def _name_before(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def read_line(line: Line) -> Iterator[Spanned]:
-    """A segment may hold bars and, behind them, a dict."""
+    """Read the bars of a segment and the dict after them."""
     text = line.text
     if "%" in text and ("t/s" in text or "s/it" in text):
         yield from read_bar(line)

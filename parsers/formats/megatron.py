@@ -1,11 +1,11 @@
-"""The training loop's iteration line of Megatron-LM and its forks (`training_log`), in every age; gpt-neox's is one:
-` samples/sec: 206.693 | iteration        1/     512 | elapsed time per iteration (ms): 2477.1 | ... | lm_loss: 1E+1 |`.
+"""Reads the iteration line of Megatron-LM and its forks (`training_log`) of all versions. gpt-neox prints `
+samples/sec: 206.693 | iteration        1/     512 | elapsed time per iteration (ms): 2477.1 | ... | lm_loss: 1E+1 |`.
 
-In: a line that holds `iteration N/M |`. Out: one `IterationLogged` for each such line that stands in it. Fields match
-by name, never by position; unknown ones are kept and any may be missing. A NaN loss makes its field vanish from the
-line, so a line without a loss is a finding and no parse error. The unit stands in the label. Argonne's fork of
-Megatron-DeepSpeed differs in its separator and some names alone:
-`iteration=       3/  100000 | consumed_samples=  768 | elapsed_time_per_iteration_ms=17711.7 | lm loss=11.2 | ... |`.
+Input: a line with `iteration N/M |`. Output: one `IterationLogged` for each iteration in the line. Fields are matched
+by name, not by position. Unknown fields are kept, and any field may be missing. If the loss is NaN, its field is
+missing from the line, so a line without a loss is evidence and not a parse error. The unit is in the label. The line of
+Argonne's fork of Megatron-DeepSpeed differs only in its separator and some names: `iteration=       3/  100000 |
+consumed_samples=  768 | elapsed_time_per_iteration_ms=17711.7 | lm loss=11.2 | ... |`.
 """
 
 import re
@@ -42,13 +42,14 @@ _ARGONNE_START = lazy(r"iteration=[ ]{0,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12
 _SEVERAL = lazy(rf"([A-Za-z][\w/ .()-]{{0,60}}?):[ ]{{1,20}}({NUMBER}(?:[ ](?:ms|s|min|h)\b)?)", re.IGNORECASE)
 # Full printed shapes: `6.9E+00`, `149.02`, `13.3TFLOPS`, `35.8%`
 _WHOLE = lazy(r"[-+]?\d+\.\d+(?:E[-+]\d\d+)?(?:%|[KMGTPE]?FLOPS)?|[-+]?(?:nan|inf)", re.IGNORECASE)
-# `sop loss`, `load_balancing_loss`, `loss mse`, but `lm loss value` belongs to validation and `loss scale` is none
+# `sop loss`, `load_balancing_loss`, `loss mse`; but `lm loss value` belongs to validation, and `loss scale` is not a
+# loss
 _LOSS = lazy(r"(?:^|[ _-])loss$|^loss[ _](?!scale)", re.IGNORECASE)
 _NAME = lazy(r"[A-Za-z\[][\w .,()/%*+#<>=\[\]-]{0,79}")
 # `+ grep 'iteration 5/ 10 |...`: the shell's trace of a command; `  log_format ........ iteration 5/ 10 |`: an argument
 _ECHO = lazy(r"\++ |[A-Za-z]\w{0,99} \.{2,99} ")
 
-_MAX_FIELDS = 100  # the longest real line has 20; the bound keeps a hostile line's event small
+_MAX_FIELDS = 100  # the longest real line has 20; the bound limits the event of a hostile line
 _MAX_TEXT = 200
 
 _Convert = Callable[[str], Any]
@@ -62,12 +63,12 @@ FIELDS: dict[str, tuple[str, _Convert]] = {
     name: (attribute, _READ[how]) for name, (attribute, how) in TABLES["megatron"].items()
 }
 """Printed name -> (attribute, converter)."""
-# Spelt in another case or with underscores it is the same field.
+# The same field with other capitals or with underscores.
 _ALIASES = {name.lower().replace("_", " "): known for name, known in FIELDS.items()}
 
 
 class _Fields(Struct):
-    """What one line's fields said, as spans. `cut` tells that a known field stands there without its whole value."""
+    """The fields of one line as spans. `cut` is True if a known field has an incomplete value."""
 
     line: Line
     values: dict[str, Any] = field(default_factory=dict)
@@ -78,12 +79,12 @@ class _Fields(Struct):
 
     @property
     def reported(self) -> bool:
-        """Whether any of ours is among them."""
+        """True if it has a known field."""
         return bool(self.values or self.losses or self.truncated)
 
     def take(self, name: str, text: str, end: int, closed: bool = True) -> bool:
-        """Read one field, whose text ends at `end` in the line; False if it is none of ours. Without its closing bar a
-        value may be cut in the middle.
+        """Read one field, whose text ends at `end` in the line. Return False if it is unknown. A value without its
+        closing bar may be incomplete.
         """
         known = FIELDS.get(name) or _ALIASES.get(name.lower().replace("_", " "))
         at = (end - len(text), end)
@@ -101,7 +102,7 @@ class _Fields(Struct):
                 self.extra[name] = text[:_MAX_TEXT]
         elif attribute not in self.values:
             self.values[attribute] = value
-        elif name == "actual seqlen":  # stands after the curriculum's, and is what the samples really had
+        elif name == "actual seqlen":  # it follows the curriculum's and is the real length of the samples
             self.extra["curriculum seqlen"] = self.values[attribute]
             self.values[attribute] = value
         else:
@@ -120,7 +121,7 @@ class _Fields(Struct):
         return True
 
     def several(self, name: str, piece: str, end: int, closed: bool) -> bool:
-        """Read the fields of a piece that holds more than one and ends at `end`; False if it does not."""
+        """Read the fields of a piece with several fields that ends at `end`. Return False if it has only one."""
         found = list(_SEVERAL.finditer(piece)) if ":" in name and len(piece) < _MAX_TEXT else ()
         for match in found:
             part, place = match[1].strip(), end - len(piece) + match.end(2)
@@ -129,22 +130,24 @@ class _Fields(Struct):
         return bool(found)
 
     def keep(self, name: str, text: str, end: int) -> None:
-        """An unknown field, as number where it is one."""
+        """Keep an unknown field, as a number if possible."""
         self.names.add(name)
         if text:
             self.extra[name] = self.line.span((end - len(text), end), kept)
 
 
 def _is_whole(text: str, attribute: str, convert: _Convert) -> bool:
-    """Whether a value without a closing bar is surely whole. A cut integer looks whole; only two may stand last."""
+    """Return True if a value without a closing bar is certainly complete. A cut integer looks complete; only two fields
+    can be last.
+    """
     if convert is integer:
         return attribute in ("skipped_iterations", "nan_iterations")
     return _WHOLE.fullmatch(text) is not None and (attribute != "learning_rate" or "E" in text.upper())
 
 
 def read_fields(line: Line, lead: tuple[int, int], rest: tuple[int, int], split: _Split) -> _Fields:
-    """The `|`-separated fields of one line, of `lead` and `rest`: places in the text. What another writer glued
-    behind gives only fields that we know.
+    """Read the `|`-separated fields of one line. `lead` and `rest` are positions in the text. Of text that another
+    writer appended, only known fields are read.
     """
     found = _Fields(line)
     seam = lead[1] - lead[0]
@@ -173,7 +176,7 @@ def read_fields(line: Line, lead: tuple[int, int], rest: tuple[int, int], split:
 def iterations(
     line: Line, start: re.Pattern[str], split: _Split, format_name: str | None = None
 ) -> Iterator[Event | Spanned]:
-    """Every iteration line that stands in the line; text before and after it is tolerated."""
+    """Yield the iterations of a line. Text before and after them is allowed."""
     text = line.text
     matches = [match for match in start.finditer(text) if not (match.start() and _is_word(text[match.start() - 1]))]
     if not matches:
@@ -197,12 +200,14 @@ def iterations(
 
 
 def _is_word(character: str) -> bool:
-    """`my_iteration 5/ 10` and `args.iteration=5/10` are none of the training loop's."""
+    """Return True for a letter or dot: `my_iteration 5/ 10` and `args.iteration=5/10` are not lines of the training
+    loop.
+    """
     return character.isalpha() or character in "_."
 
 
 def _lead(text: str, floor: int, start: int) -> int:
-    """Where the line begins: gpt-neox prints ` samples/sec: 206.7 | iteration ...`."""
+    """Return where the line begins: gpt-neox prints ` samples/sec: 206.7 | iteration ...`."""
     found = text.rfind("samples/sec:", floor, start)
     return found if found >= 0 and text.count("|", found, start) == 1 else start
 
@@ -214,7 +219,7 @@ def _argonne_pair(piece: str) -> tuple[str, str] | None:
 
 
 _ARGONNE = partial(iterations, start=_ARGONNE_START, split=_argonne_pair, format_name=ARGONNE.name)
-# What _START begins with; `iteration ` alone would also want every `per iteration (ms)`.
+# The beginnings that _START matches; `iteration ` alone would also select each `per iteration (ms)`.
 _ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
 
 RULES: tuple[Rule, ...] = (

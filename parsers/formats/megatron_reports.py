@@ -1,5 +1,5 @@
-"""Two of Megatron's reports: the times of each rank, a block a timer, and the stragglers, whose power labelled W is in
-milliwatts. The others are data (megatron.yaml).
+"""Reads two of Megatron's reports: the times of each rank, one block per timer, and the stragglers, whose power is in
+milliwatts although its label is W. megatron.yaml reads the others.
 """
 
 from collections.abc import Iterator
@@ -18,19 +18,19 @@ from megatron_monitor.parsers.patterns import lazy
 # `  forward-compute:` and `     rank  3: 306.62` under `times across ranks (ms):`
 _NAMED = lazy(r"^[ ]{2}([A-Za-z][\w/ .-]{0,80}):\s*$")
 _OF_RANK = lazy(r"^[ ]{5}rank[ ]{1,6}(\d{1,7}): (\d{1,12}\.\d{1,12})\s*$")
-_MOST_RANKS = 100_000  # of one timer: the longest report that is believed
+_MOST_RANKS = 100_000  # maximum ranks of one timer
 # `| MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 | MnPwr/Rnk: 601796W/8 | MnEtpt/Rnk: 296.02TF/0`
 _STRAGGLER = lazy(r"\b(M[nx]\w{1,10})/Rnk: ([\d.]{1,20})(ms|W|TF|C|MHz|%)?/(\d{1,7})")
 
 
 class RankTimesGatherer(Gatherer):
-    """`times across ranks (ms):` and what follows: the names of timers, and below each the time of each rank."""
+    """`times across ranks (ms):` and the lines after it: timer names, and below each the time of each rank."""
 
     name: str = ""
     ranks: list[tuple[int, float]] = field(default_factory=list)
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
-        """An event a timer; the first line that is neither a name nor a rank's ends it."""
+        """Return one event per timer. The first line that is neither a name nor a rank's time ends the report."""
         match = _OF_RANK.match(line.text)
         if match and self.name:
             duration = milliseconds(match[2])
@@ -43,7 +43,7 @@ class RankTimesGatherer(Gatherer):
         return found, named is not None, named is None
 
     def close(self) -> list[Event]:
-        """The timer whose ranks were read last."""
+        """Return the timer whose ranks were read last."""
         if not self.name or not self.ranks:
             return []
         times = [duration for _, duration in self.ranks]
@@ -52,13 +52,13 @@ class RankTimesGatherer(Gatherer):
 
 
 def read_all_ranks(line: Line) -> Iterator[Event | Gatherer]:
-    """The heading of a report of each rank's times."""
+    """Open a report of each rank's times."""
     if line.text.strip() == "times across ranks (ms):":
         yield RankTimesGatherer()
 
 
 def read_straggler(line: Line) -> Iterator[Event]:
-    """StragglerDetector's report: milliseconds become seconds, milliwatts watts."""
+    """Read StragglerDetector's report. Milliseconds become seconds, milliwatts become watts."""
     scale = {"ms": 1e-3, "W": 1e-3}
     values = {
         name: (round(float(value) * scale.get(unit, 1.0), 9), int(rank))

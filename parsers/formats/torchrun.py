@@ -1,12 +1,12 @@
-"""torchrun's agent: which rank failed, what it died of, who was ended for it.
+"""Reads the report of torchrun's agent: the rank that failed first, its cause, and the ranks that were ended for it.
 
-Its last word is the text of a ChildFailedError (torch/distributed/elastic/multiprocessing/errors/__init__.py
-`format_msg`): a title between `=`, `Failures:` with one entry a failed rank or `  <NO_OTHER_FAILURES>`, `Root Cause
-(first observed failure):` with the entry whose time is the earliest, `=`. An entry is `[index]:` and six named lines:
-time, host, rank (local_rank), exitcode (pid), error_file, traceback. Where the program is wrapped in `@record` a rank
-writes its exception to a file before it dies (error_handler.py `record_exception`): then `error_file` is its path and
-`traceback` what `traceback.format_exc()` gave, each further line two blanks deeper. Else they are `<N/A>`, and one
-sentence: `Signal 9 (SIGKILL) received by PID 4242`, or where to read how a traceback is enabled.
+The report is the text of a ChildFailedError (torch/distributed/elastic/multiprocessing/errors/__init__.py
+`format_msg`): a title between `=`, `Failures:` with one entry per failed rank or `  <NO_OTHER_FAILURES>`, `Root Cause
+(first observed failure):` with the entry of the earliest time, `=`. An entry is `[index]:` and six named lines: time,
+host, rank (local_rank), exitcode (pid), error_file, traceback. If the program is wrapped in `@record`, a rank writes
+its exception to a file before it exits (error_handler.py `record_exception`). Then `error_file` is the file's path and
+`traceback` is the output of `traceback.format_exc()` with each further line indented by two blanks. Otherwise they are
+`<N/A>` and one sentence: `Signal 9 (SIGKILL) received by PID 4242`, or how to enable a traceback.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from megatron_monitor.parsers.events import Event, FailureSeen, ProcessExited
 from megatron_monitor.parsers.formats.tracebacks import HEADER, WRAPPER
 from megatron_monitor.parsers.patterns import lazy
 
-_ENTRY_LINES = 400  # of a report, those of other ranks that stand between counted; from an entry's first line on
+_ENTRY_LINES = 400  # maximum lines of a report from an entry's first line on, with the lines of other ranks in between
 _FAILURES = "Failures:"
 _ROOT_CAUSE = "Root Cause (first observed failure):"
 _NO_OTHERS = "<NO_OTHER_FAILURES>"
@@ -40,7 +40,7 @@ _BORDER = lazy(r"^[=-]{4,200}$")
 
 
 def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
-    """A report begins, or its last part where the rest was lost."""
+    """Open a report, or its last part if the rest was lost."""
     if _ROOT_CAUSE in line.text:
         yield RootCauseGatherer(writer=line.prefix.key, root=True)
     elif line.text.strip() == _FAILURES:
@@ -48,15 +48,15 @@ def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
 
 
 class RootCauseGatherer(Gatherer):
-    """torchrun's report: the other failures are passed over, they came later; of the root cause's entry the named lines
-    are taken, and of its traceback the exception that came out.
+    """torchrun's report. The other failures came later and are skipped. From the entry of the root cause it takes the
+    named lines, and from its traceback the uncaught exception.
     """
 
     writer: str
     root: bool = False
-    """The entry of the root cause has begun."""
+    """True if the entry of the root cause has begun."""
     begun: bool = False
-    """An entry of another has begun, or the word for none."""
+    """True if an entry of another rank has begun, or the line that there is none."""
     lines: int = 0
     fields: dict[str, str] = field(default_factory=dict)
     exception: str = ""
@@ -68,11 +68,11 @@ class RootCauseGatherer(Gatherer):
 
     @property
     def settles(self) -> bool:
-        """The entry tells who failed, although its end was not written."""
+        """True: the entry identifies the failed rank, even if its end is not written."""
         return self.root and "exitcode" in self.fields
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
-        """Take the report's lines, of the one who writes it; the border behind the root cause is the last."""
+        """Take the report's lines from its writer. The border after the root cause is the last line."""
         self.lines += 1
         text, bare = line.text, line.text.strip()
         if line.prefix.key != self.writer:
@@ -84,7 +84,7 @@ class RootCauseGatherer(Gatherer):
                 self.fields[match[1]] = match[2].strip()
                 if match[1] != "traceback":
                     return [], True, False
-                if HEADER not in match[2]:  # the whole of it
+                if HEADER not in match[2]:  # the complete entry
                     self._note(match[2].strip())
                     return self.close(), True, True
             return [], True, False
@@ -98,7 +98,7 @@ class RootCauseGatherer(Gatherer):
         return (self.close(), False, True) if self.exception else self._other()
 
     def _before(self, line: Line) -> tuple[list[Event], bool, bool]:
-        """The entries of the others, up to the root cause."""
+        """Skip the entries of the other ranks up to the root cause."""
         text, bare = line.text, line.text.strip()
         if _ROOT_CAUSE in text:
             self.root, self.lines = True, 0
@@ -107,21 +107,21 @@ class RootCauseGatherer(Gatherer):
             self.begun, self.lines = True, 0
             return [], True, False
         if not self.begun:
-            return [], False, True  # another program's `Failures:`
+            return [], False, True  # `Failures:` of another program
         return ([], True, False) if text.startswith(_INDENT) or _BORDER.match(bare) else self._other()
 
     def _other(self) -> tuple[list[Event], bool, bool]:
-        """Another rank's line between those of the report."""
+        """Leave a line of another rank within the report."""
         return (self.close(), False, True) if self.lines > _ENTRY_LINES else ([], False, False)
 
     def _note(self, text: str) -> None:
-        """The last exception of a chain is the one that came out; TorchScript's own line is none."""
+        """Note an exception. The last one of a chain is the uncaught one. TorchScript's own line is ignored."""
         found = exception_of(text)
         if found and not found[1].startswith(WRAPPER):
             self.exception = text[:1000]
 
     def close(self) -> list[Event]:
-        """The failure that the entry names."""
+        """Return the failure of the entry."""
         code_text = self.fields.get("exitcode", "").split(" ", 1)[0]
         code = integer(code_text) if code_text.lstrip("-").isdecimal() else None
         if code is None:

@@ -1,10 +1,11 @@
-"""Python's tracebacks, of many ranks in one file: what came out, what it began with, and whose program it was.
+"""Reads Python tracebacks of many ranks in one file: the uncaught exception, the first one of its chain, and the
+program.
 
-Python prints the exceptions of a chain from the first to the one that came out, a sentence between two of them
-(traceback.py `_cause_message` and `_context_message`). Each is told; the last one names the first as its root. An
-operation of TorchScript prints a traceback inside the exception's text (torch/csrc/jit/runtime/interpreter.cpp
-`handleError`: `The following operation failed in the TorchScript interpreter.`, frames, `RuntimeError: ` and what
-failed): that last line is the exception.
+Python prints the exceptions of a chain from the first to the uncaught one, with a sentence between two of them
+(traceback.py `_cause_message` and `_context_message`). Each gives an event. The last one has the first as its root. A
+TorchScript operation prints a traceback within the exception's text (torch/csrc/jit/runtime/interpreter.cpp
+`handleError`: `The following operation failed in the TorchScript interpreter.`, frames, `RuntimeError: ` and the
+failure). That last line is the exception.
 """
 
 from collections.abc import Iterator
@@ -26,8 +27,8 @@ from megatron_monitor.parsers.events import Event, TracebackSeen
 from megatron_monitor.parsers.patterns import lazy
 
 _MAX_PENDING = 10_000
-_TRACEBACK_LINES = 400  # after a header in which an exception line is looked for: many ranks interleave
-_CHAIN_LINES = 24  # after an exception in which the sentence of a chain is looked for: its message may have several
+_TRACEBACK_LINES = 400  # lines after a header in which an exception line is searched: many ranks interleave
+_CHAIN_LINES = 24  # lines after an exception in which the sentence of a chain is searched
 _IGNORED_LINES = 60
 HEADER = "Traceback (most recent call last):"
 _IGNORED = ("Exception ignored in", "Exception ignored while")
@@ -36,14 +37,16 @@ _CHAINS = (
     "During handling of the above exception, another exception occurred:",
 )
 WRAPPER = "The following operation failed in the TorchScript interpreter."
-# `  File "/x/pretrain_gpt.py", line 215, in <module>`; of `python -m` the frames of runpy stand before it
+# `  File "/x/pretrain_gpt.py", line 215, in <module>`; with `python -m` the frames of runpy precede it
 _FILE = lazy(r'^[ ]{0,8}File "((?!<frozen |[^"]{0,200}/runpy\.py")[^"]{1,400})", line \d{1,7}')
-# The first frame of what nobody caught; a traceback that a handler prints begins at the handler's function.
+# The first frame of an uncaught exception. A traceback that a handler prints begins at the handler's function.
 _TOP_LEVEL = ", in <module>"
 
 
 def _is_header(line: Line) -> bool:
-    """At the start of the line, or glued behind an exception of another rank (`RuntimeError: Traceback ...`)."""
+    """Return True if a traceback begins at the start of the line or directly after another rank's exception
+    (`RuntimeError: Traceback ...`).
+    """
     text = line.text.strip()
     return text.startswith((HEADER, f": {HEADER}")) or (
         text.endswith(HEADER) and text[:1] not in "[{" and not text.startswith("traceback ")
@@ -51,25 +54,24 @@ def _is_header(line: Line) -> bool:
 
 
 class TracebackGatherer(Gatherer):
-    """Open while `pending` tracebacks wait for their exception line, whichever rank writes it, and a little longer: a
-    chain may follow. `writers`: of each writer of the file what its frames have told so far. A header without its
-    exception is no fact.
+    """Open while `pending` tracebacks have no exception line yet, from any rank, and a little longer because a chain
+    may follow. `writers` has the facts from each writer's frames so far. A header without an exception gives no event.
     """
 
     lines: int = 0
     pending: int = 1
     writers: dict[str, dict[str, Any]] = field(default_factory=dict)
     headless: bool = False
-    """Its header was lost (wandb's output.log): the exception stands right behind the frames."""
+    """True if its header was lost (wandb's output.log): the exception directly follows the frames."""
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
-        """An exception line ends one of the tracebacks; the rules may read it too."""
+        """End one of the tracebacks at an exception line. The rules may read the line as well."""
         self.lines += 1
         text, bare = line.text, line.text.strip()
         writer = self.writers.setdefault(line.prefix.key, {})
         if HEADER in bare and _is_header(line):
             self.pending, self.lines = min(self.pending + 1, _MAX_PENDING), 0
-            writer.pop("told", None)  # no sentence stood between: this is another one
+            writer.pop("told", None)  # no sentence of a chain came between: a separate traceback
             return [], True, False
         if bare in _CHAINS and "told" in writer:
             writer["root"] = writer.pop("told")
@@ -92,7 +94,7 @@ class TracebackGatherer(Gatherer):
         return [event], False, False
 
     def _is_frame(self, text: str, bare: str, writer: dict[str, Any]) -> bool:
-        """Note what a frame tells of the program. A program's own words behind it tell nothing of how it ended."""
+        """Note the facts of a frame about the program. Output of a program after the frame is ignored."""
         if writer.get("code") and text.startswith("    "):
             return True
         writer["code"] = bare.startswith('File "')
@@ -105,7 +107,7 @@ class TracebackGatherer(Gatherer):
 
 
 def _seen(exception: str, message: str, line: Line, writer: dict[str, Any]) -> TracebackSeen:
-    """An exception line behind frames that told what stands in `writer`."""
+    """Return the event of an exception line. `writer` has the facts from the frames before it."""
     script, number = writer.get("script"), signal_of(message) if exception == "SignalException" else None
     return TracebackSeen(
         exception=exception,
@@ -123,14 +125,14 @@ def _seen(exception: str, message: str, line: Line, writer: dict[str, Any]) -> T
 
 
 class IgnoredGatherer(Gatherer):
-    """`Exception ignored in: <function ...>`, from Python 3.14 on `Exception ignored while calling deallocator ...`,
-    and what follows it: Python's clean-up complained, nothing ended.
+    """`Exception ignored in: <function ...>`, since Python 3.14 `Exception ignored while calling deallocator ...`, and
+    the lines after it: Python's clean-up failed, but no program ended.
     """
 
     lines: int = 0
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
-        """Swallow the traceback, to its exception line."""
+        """Take the traceback up to its exception line."""
         self.lines += 1
         text = line.text
         if self.lines == 1 and not _is_header(line):
@@ -140,7 +142,7 @@ class IgnoredGatherer(Gatherer):
 
 
 def open_traceback(line: Line) -> Iterator[Event | Gatherer]:
-    """The first traceback of a group."""
+    """Open the first traceback of a group."""
     if _is_header(line):
         yield TracebackGatherer()
     elif line.text.rstrip().endswith(_TOP_LEVEL) and (frame := _FILE.match(line.text)):
@@ -149,7 +151,7 @@ def open_traceback(line: Line) -> Iterator[Event | Gatherer]:
 
 
 def open_ignored(line: Line) -> Iterator[Event | Gatherer]:
-    """Python's word for an exception in a finalizer."""
+    """Open an exception in a finalizer."""
     if line.text.strip().startswith(_IGNORED):
         yield IgnoredGatherer()
 
