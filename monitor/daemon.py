@@ -50,7 +50,7 @@ _HUNG = 10.0  # seconds in one system call after which a mount no longer delays 
 _STOP_SECONDS = 0.8  # for the reader threads and for the notifier threads at the end
 _FIXED = (
     "listen", "web", "external_url", "runbook_url", "outputs", "notifiers", "state_dir", "receiver.listen",
-    "receiver.directory", "kafka",
+    "receiver.directory", "kafka", "log_format",
 )  # fmt: skip
 """Configuration keys that a reload cannot change."""
 
@@ -174,11 +174,13 @@ class Daemon:
         began = self.clock.monotonic()
         self._look_at_dumps(now)
         self._pipeline.judge(now)
-        self._was_ready = self._was_ready or (self._core.ready and self._searched())
+        if not self._was_ready and self._core.ready and self._searched():
+            self._was_ready = self._core.caught_up = True
+            _log.info("following %s", self._status())
         if self._was_ready and 0.0 < self._report_unmatched_at <= began:
             self._report_unmatched_at = 0.0
             for pattern in unmatched(self._core.config, self._core.sources.names):
-                _log.warning("no file matches %s yet: a file that appears later is followed", masked_path(pattern))
+                _log.warning("%s: no file matches yet; one that appears later is followed", masked_path(pattern))
         if self._latest.wanted:
             self._show(now, self._latest.asked)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
@@ -243,8 +245,9 @@ class Daemon:
         """Return a line for `systemctl status`."""
         cores = [core for core, _ in self._cores(0.0)]
         runs = [run for core in cores for run in core.runs.values() if run.state.proven]
-        incidents = sum(len(run.book.open) for run in runs)
-        state = f"{len(runs)} runs, {sum(len(core.sources.names) for core in cores)} files, {incidents} open incidents"
+        files, incidents = sum(len(core.sources.names) for core in cores), sum(len(run.book.open) for run in runs)
+        counts = {"file": files, "run": len(runs), "open incident": incidents}
+        state = ", ".join(f"{count} {noun}{'s' * (count != 1)}" for noun, count in counts.items())
         return state if self._was_ready else f"reading the backlog: {state}"
 
     def _all_read(self) -> bool:

@@ -105,21 +105,25 @@ class _Lane(Asking[Sequence[PendingNotification], Sequence[DeliveryResult]]):
             if not error.permanent:
                 level = logging.DEBUG if self._failing else logging.WARNING  # a receiver may be down for a day
                 self._failing = True
-                self._log_outcome(level, message, f"outcome=retried error={str(error)!r}; it stays pending")
+                self._log_outcome(level, message, "retried", f"{error}; it stays pending")
                 return "later"
             outcome = "failed" if self.notifier.refusal_is_final else "refused"
-            self._log_outcome(logging.WARNING, message, f"outcome={outcome} error={str(error)!r}")
+            self._log_outcome(logging.WARNING, message, outcome, str(error))
             return "final" if outcome == "failed" else "refused"
         except Exception as error:  # noqa: BLE001 - a bug in one notifier must not stop the others, nor this one for ever
-            self._log_outcome(logging.ERROR, message, "outcome=bug", exception=error)
+            self._log_outcome(logging.ERROR, message, "bug", exception=error)
             return "refused"
         self._failing = False
-        self._log_outcome(logging.INFO, message, "outcome=sent")
+        self._log_outcome(logging.INFO, message, "sent")
         return "sent"
 
-    def _log_outcome(self, level: int, message: Transition, text: str, exception: Exception | None = None) -> None:
-        name, what = self.notifier.name, f"run={message.run} incident={message.incident}"
-        _log.log(level, "notifier=%s %s status=%s %s", name, what, message.status, text, exc_info=exception)
+    def _log_outcome(
+        self, level: int, message: Transition, outcome: str, error: str = "", exception: Exception | None = None
+    ) -> None:
+        _log.log(
+            level, "notifier=%s run=%s incident=%s status=%s outcome=%s %s",
+            self.notifier.name, message.run, message.incident, message.status, outcome, error, exc_info=exception,
+        )  # fmt: skip
 
 
 def _untried(batch: Sequence[PendingNotification], _: Exception | None) -> list[DeliveryResult]:

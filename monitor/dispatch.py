@@ -18,7 +18,6 @@ from megatron_monitor.notifiers.alertmanager import Alertmanager
 from megatron_monitor.notifiers.message import Notifier
 from megatron_monitor.poster import Poster
 from megatron_monitor.saving import Saving
-from megatron_monitor.scalars import one_line
 from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -65,10 +64,12 @@ class Dispatcher:
             extension.stop()
 
     def _report(self, transition: Transition, now: float, *, is_evaluated: bool = False) -> None:
-        level = logging.WARNING if transition.status == "firing" and not transition.display_only else logging.INFO
+        level = logging.WARNING if transition.status == "firing" else logging.INFO
+        if transition.display_only:  # `late` precedes `hung`: one incident would be logged twice
+            level = logging.DEBUG
         _log.log(
             level, "run=%s incident=%s status=%s severity=%s %s",
-            transition.run, transition.incident, transition.status, transition.severity, one_line(transition.summary),
+            transition.run, transition.incident, transition.status, transition.severity, transition.summary,
         )  # fmt: skip
         linked = replace(transition, links=dict(self._links(transition)))
         if is_evaluated:

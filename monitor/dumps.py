@@ -66,10 +66,10 @@ def read_dumps(asked: DumpRequest, clock: Clock) -> DumpReply:
     try:
         reply = read_files(there, asked.since, clock)
     except DumpsUnreadableError as error:
-        _log.warning("run=%r its dumps cannot be read: %s", asked.run, error)
+        _log.warning("run=%s its dumps cannot be read: %s", asked.run, error)
         return DumpReply(asked)
     for path, reason in reply.left_out:
-        _log.info("run=%r dump=%r is left out: %s", asked.run, path, reason)
+        _log.info("run=%s dump=%s is left out: %s", asked.run, path, reason)
     if reply.stale:
         return DumpReply(asked, reply.dumps)
     stacks = {rank: reply.stacks[rank] for rank in sorted(reply.stacks)[:_STACK_RANKS]}

@@ -170,12 +170,12 @@ class OutputTimer(threading.Thread):
         except _FAILURES as error:
             failing = str(error) or type(error).__name__
         except Exception:  # noqa: BLE001 - a bug in one output must not silence it, nor anything else
-            _log.exception("output=%s outcome=bug", self.output.name)
+            _log.exception("output=%s outcome=%s", self.output.name, "bug")
             return "failed"
         if failing and failing != self._failing:
-            _log.warning("output=%s outcome=failed error=%r", self.output.name, failing)
+            _log.warning("output=%s outcome=%s error=%s", self.output.name, "failed", failing)
         elif self._failing and not failing:
-            _log.info("output=%s outcome=written again", self.output.name)
+            _log.info("output=%s written again", self.output.name)
         self._failing = failing
         return "failed" if failing else "written"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from megatron_monitor.commands.arguments import fail
-from megatron_monitor.commands.run import start_logging
+from megatron_monitor.commands.log_lines import start_logging
 from megatron_monitor.commands.simulate import scenario_of
 from megatron_monitor.config import load
 from megatron_monitor.daemon import Daemon, StartError

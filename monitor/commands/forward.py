@@ -45,7 +45,7 @@ def forward(
       megatron-monitor forward --to http://monitor:9844 '/logs/**/*.out'
       megatron-monitor forward --to http://monitor:9844 --label run=tr11 train.log
     """
-    from megatron_monitor.commands.run import start_logging
+    from megatron_monitor.commands.log_lines import start_logging
     from megatron_monitor.config import default_config
     from megatron_monitor.forward import Forwarder
     from megatron_monitor.receiver.labels import AGENT

@@ -16,7 +16,7 @@ def receive(given: ConfigOptions, parent: int | None) -> None:
       megatron-monitor receive --config config.yaml
       megatron-monitor receive --set receiver.listen=0.0.0.0:9844
     """
-    from megatron_monitor.commands.run import start_logging
+    from megatron_monitor.commands.log_lines import start_logging
     from megatron_monitor.receiver.server import serve
     from megatron_monitor.serve.tls import TlsError
 

@@ -11,7 +11,7 @@ import click
 from megatron_monitor.advice.record import file_in
 from megatron_monitor.commands.arguments import ConfigOptions, fail, with_config
 from megatron_monitor.commands.asking import DEFAULT, ask, without_password
-from megatron_monitor.commands.run import start_logging
+from megatron_monitor.commands.log_lines import start_logging
 from megatron_monitor.config import host_and_port, state_directory
 from megatron_monitor.remediator.commands import Slurm
 from megatron_monitor.remediator.remediator import EVERY, Files, Remediator, StartError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from megatron_monitor.commands.arguments import ConfigOptions, fail, spooled, warn_of_file, with_config
+from megatron_monitor.commands.log_lines import start_logging
 from megatron_monitor.config import Config
-from megatron_monitor.scalars import one_line
 
 if TYPE_CHECKING:
     from megatron_monitor.system.child import Child
@@ -88,18 +88,3 @@ def _receiver(given: ConfigOptions, config: Config) -> "Child":
     from megatron_monitor.system.child import Child
 
     return Child([sys.executable, "-m", "megatron_monitor", "receive", *arguments, "--parent", str(os.getpid())])
-
-
-class _OneLine(logging.Formatter):
-    """A formatter that escapes line ends and terminal control characters, which file names and logs may hold."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """Return the message on one line; a traceback keeps its lines."""
-        return one_line(super().formatMessage(record))
-
-
-def start_logging(config: Config) -> None:
-    """Log to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
-    logging.basicConfig(level=getattr(logging, config.log_level.upper()), handlers=[handler])

@@ -154,6 +154,7 @@ class Config(Struct, frozen=True, kw_only=True):
     max_runs: Annotated[int, Meta(ge=1)] = 1000
     """Maximum runs at once. Each has some 70 series, and a scrape of 70,000 takes a second."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["logfmt", "json"] = "logfmt"
 
     @property
     def pushed(self) -> str:

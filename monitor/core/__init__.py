@@ -55,7 +55,9 @@ from megatron_monitor.evaluation import Evaluator
 from megatron_monitor.follow.messages import Position
 from megatron_monitor.incidents import Transition
 from megatron_monitor.run import dumps
+from megatron_monitor.run.derived import run_state
 from megatron_monitor.run.dumps import DumpReply, DumpRequest
+from megatron_monitor.run.phases import ENDED as PHASES_OF_END
 from megatron_monitor.scalars import LONGEST_SECONDS
 from megatron_monitor.snapshot import EVERYTHING, MonitorCounts, Snapshot, ViewRequest
 
@@ -81,6 +83,8 @@ class Core(Watched):
         """For a Kafka partition: the offset up to which records were handled."""
         self.read_until = float("inf")
         """The instant until which all logs were read."""
+        self.caught_up = False
+        """True: the backlog was read, and attempts that begin and end are logged."""
         super().__init__(config, judge or Evaluator(config), charts=charts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
         self.counts.add("state_save_failures_total", by=0.0)  # a counter that does not start at 0 has no rate
@@ -163,8 +167,20 @@ class Core(Watched):
         run.next_check = self.next_check(run, now)
         for extension in self.extensions:
             extension.evaluated(run)
+        self._log_life(run)
         self.let_go(run, now)
         return transitions
+
+    def _log_life(self, run: Run) -> None:
+        """Log that an attempt began or ended, unless it did so in the backlog."""
+        state = run.state
+        number, ended = life = state.attempt.number, state.attempt.phase in PHASES_OF_END
+        if life == run.logged or (self.caught_up and run.historical):
+            return
+        what = "ended" if ended else "started" if number != run.logged[0] else "goes on: it had not ended"
+        if self.caught_up:
+            _log.info("run=%s attempt=%d state=%s %s", state.name, number + 1, run_state(state, history=False), what)
+        run.logged = life
 
     def _log_failure(self, run: Run, now: float) -> None:
         """Report a quarantined run once, unless its log is old."""

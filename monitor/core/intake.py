@@ -291,7 +291,7 @@ class MessageHandler:
             self._set_unreadable(self._watched.current(source), source.name, source.run, None, now)
         source.restart(self._watched.rules, message)
         self._watched.save_soon = True
-        _log.info("source=%s restarted reason=%s proof=%s", source.name, message.reason, message.proof)
+        _log.info("source=%s reason=%s proof=%s restarted", source.name, message.reason, message.proof)
 
     def _caught_up(self, source: Source, now: float) -> None:
         if source.caught_up:

@@ -68,6 +68,8 @@ class Run(MonitoredRun):
     failed: str = ""
     """Why the monitor's own code failed at it: it is quarantined (quarantine.py)."""
     failure_logged: bool = False
+    logged: tuple[int, bool] = (-1, False)
+    """What the monitor's log has of it: (number of the attempt, whether that ended)."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Data of extensions, by their names."""
     looked: DumpChecks = field(default_factory=DumpChecks)

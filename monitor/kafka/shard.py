@@ -268,7 +268,7 @@ class Shard:
         is_observed = self.contact_at > self._began_at and clock - self.contact_at < _UNOBSERVED_AFTER
         if is_observed and self.next >= self._restored_until and not self.caught_up:
             self._advance_to(self.now())
-            self.caught_up = True
+            self.caught_up = self.core.caught_up = True
         if self.caught_up:
             self._at = self.now()
         elif self.next < self._place.live:  # historical records: time passes as fast as they are read

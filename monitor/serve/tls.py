@@ -37,7 +37,7 @@ class Tls:
         except TlsError as error:
             _log.warning("tls: %s; the certificate in use stays", error)
             return False
-        _log.info("tls: certificate=%s reloaded", self._settings.cert_file)
+        _log.info("certificate=%s reloaded", self._settings.cert_file)
         return True
 
     def _file_stamps(self) -> list[tuple[int, int, int]]:

@@ -171,3 +171,27 @@ def test_a_busy_daemon_outlives_who_asks_where_its_threads_are(start: Start, tra
     for thread in scrapers:
         thread.join()
     assert daemon.status("/-/healthy") == 200
+
+
+def test_the_log_tells_starts_and_ends_once(start: Start, tmp_path: Path) -> None:
+    """One line when the backlog is read, one when an attempt begins, one when it ends; runs of before are counted."""
+    old, new = tmp_path / "old.log", tmp_path / "new.log"
+    old.write_text("".join(line(number) for number in range(1, 41)))
+    new.touch()
+    daemon = start(str(old), str(new), "--set", "log_format=json")
+    logged = tmp_path / "daemon-0.log"
+    daemon.wait(lambda: "following" in logged.read_text())
+    new.write_text("".join(line(number) for number in range(1, 11)))
+    daemon.wait(lambda: "started" in logged.read_text())
+    with new.open("a") as stream:
+        stream.write('Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nKeyError: 1\n')
+        stream.write("srun: error: n1: task 0: Exited with exit code 1\n")
+    daemon.wait(lambda: '"status": "firing"' in logged.read_text(), 20.0)
+    rows = [json.loads(row) for row in logged.read_text().splitlines()]
+    kept = [{key: value for key, value in row.items() if key not in ("time", "level")} for row in rows]
+    assert [row for row in kept if "incident" not in row][1:] == [
+        {"msg": "following 2 files, 1 run, 0 open incidents"},
+        {"run": "new", "attempt": 1, "state": "training", "msg": "started"},
+        {"run": "new", "attempt": 1, "state": "crashed", "msg": "ended"},
+    ]
+    assert [(row["run"], row["incident"]) for row in kept if "incident" in row] == [("new", "crash")]

@@ -25,7 +25,7 @@ def test_the_demo_shows_its_run_and_its_hang(tmp_path: Path) -> None:
         address = re.search(r"http://(\S+)/", process.stdout.readline())
         assert address is not None
         reported = next(row for row in process.stderr if "hung in training" in row)
-        assert "run=demo-1B3 incident=hang status=firing severity=critical" in reported
+        assert "level=warning run=demo-1B3 incident=hang status=firing severity=critical msg=" in reported
         with urllib.request.urlopen(f"http://{address[1]}/", timeout=slack(5)) as answer:
             page = answer.read().decode()
         assert "demo-1B3" in page

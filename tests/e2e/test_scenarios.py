@@ -179,7 +179,7 @@ def test_84_sd_notify(start: Start, log: Log, config: Path, monkeypatch: pytest.
                     while not (notices.append(channel.recv(4096).decode()) or notices[-1]).startswith(words):
                         pass
 
-            sent("READY=1", "STATUS=1 runs, 1 files, 0 open incidents", "WATCHDOG=1", "WATCHDOG=1")
+            sent("READY=1", "STATUS=1 file, 1 run, 0 open incidents", "WATCHDOG=1", "WATCHDOG=1")
             daemon.process.send_signal(signal.SIGHUP)
             sent("RELOADING=1\nMONOTONIC_USEC=", "READY=1")
             daemon.process.send_signal(signal.SIGSTOP)  # the loop stalls: nobody feeds the watchdog

@@ -73,9 +73,9 @@ def test_a_failure_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFix
     assert timer.counts == {"written": 2, "failed": 5}
     reported = [record.getMessage() for record in caplog.records]
     assert reported == [
-        "output=recorder outcome=failed error='refused'",
-        "output=recorder outcome=failed error='full'",
-        "output=recorder outcome=written again",
+        "output=recorder outcome=failed error=refused",
+        "output=recorder outcome=failed error=full",
+        "output=recorder written again",
         "output=recorder outcome=bug",
     ]
 
