@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -23,7 +23,7 @@ _FORMATS: dict[str, Callable[[Benchmark], str]] = {"markdown": as_markdown, "csv
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="markdown", show_default=True,
               help="Format of the table.")  # fmt: skip
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
+@click.option("-o", "--output", type=click.File("w", "utf-8"), help="File; standard output if none.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="seconds", show_default=True, help="Best first.")
 @click.option("--baseline", metavar="RUN", help="Show each run's difference and scaling efficiency to this one.")
 @click.option("--iterations", type=POSITIVE, help="Show the days to this many iterations.")
@@ -31,7 +31,7 @@ _FORMATS: dict[str, Callable[[Benchmark], str]] = {"markdown": as_markdown, "csv
 @click.option("--workers", type=POSITIVE, help="Processes that read; default: one a core for large archives.")
 @with_config
 def report(
-    paths: tuple[str, ...], form: str, output: Path | None, sort: str, baseline: str | None, iterations: int | None,
+    paths: tuple[str, ...], form: str, output: TextIO | None, sort: str, baseline: str | None, iterations: int | None,
     tokens: int | None, workers: int | None, given: ConfigOptions,
 ) -> None:  # fmt: skip
     r"""Make the benchmark table of PATH: one row a run, medians over steady iterations.
@@ -58,7 +58,7 @@ def report(
         result = _FORMATS[form](found)
         click.echo(result, nl=not result.endswith("\n"))
     else:
-        output.write_text(_FORMATS[form](found), encoding="utf-8", newline="")
+        output.write(_FORMATS[form](found))
     sys.exit(0 if rows else 1)
 
 

@@ -1,9 +1,8 @@
 """`simulate`: write a synthetic log with faults, live or at once."""
 
 import contextlib
-import sys
 from dataclasses import replace
-from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -21,10 +20,10 @@ _LISTED = "\n".join(f"  {kind:<22} {text}" for kind, text in sorted(FAULTS.items
 @click.option("--timers", is_flag=True, help="Print timers like Megatron with --timing-log-level 2.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=None, help="Play live, this much faster.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
+@click.option("-o", "--output", type=click.File("wb"), default="-", help="File; standard output if none.")
 def simulate(
     kinds: tuple[str, ...], format_name: str, iterations: int, seconds_per_iteration: float | None, timers: bool,
-    seed: int, speed: float | None, output: Path | None,
+    seed: int, speed: float | None, output: BinaryIO,
 ) -> None:  # fmt: skip
     r"""Write a synthetic training log, at once or (with --speed) live, to drill alert routes and to test.
 
@@ -37,9 +36,8 @@ def simulate(
     scenario = scenario_of(kinds, format_name, iterations, seconds_per_iteration, seed)
     if timers:
         scenario = replace(scenario, timers="range")
-    target = output.open("wb") if output is not None else contextlib.nullcontext(sys.stdout.buffer)
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), target as stream:
-        write(scenario, stream, speed=speed, clock=SystemClock())
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        write(scenario, output, speed=speed, clock=SystemClock())
 
 
 def scenario_of(

@@ -215,3 +215,11 @@ def test_standard_input(tmp_path: Path) -> None:
         writer.start()
         assert shown in invoke(*command, fifo).stdout
         writer.join()
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """One line and exit status 1."""
+    (tmp_path / "a.log").write_text(LINE + "\n")
+    for command in (["simulate"], ["report", str(tmp_path)]):
+        done = invoke(*command, "-o", "/proc/no/x", code=1)
+        assert "Could not open file '/proc/no/x': No such file or directory" in done.stderr
