@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(built) as packed:
         packed.extractall(directory / "site")
     return directory / "site"
+
+
+def test_everything_of_a_release_has_its_version() -> None:
+    """Package, chart, image and manifest; the image has the package's description and licence as OCI labels."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    chart = loaded((DEPLOY / "helm" / "Chart.yaml").read_text())
+    docker = (DEPLOY / "container" / "Dockerfile").read_text()
+    found = re.findall(r'org\.opencontainers\.image\.([\w.]+)=(?:"([^"]+)"|(\S+))', docker)
+    labels = {key: quoted or plain for key, quoted, plain in found}
+    images = set(re.findall(r"image: registry.example/megatron-monitor:(\S+)", MANIFEST))
+    assert {chart["version"], chart["appVersion"], labels["version"], *images} == {project["version"]}
+    assert f"## [{project['version']}]" in (ROOT / "CHANGELOG.md").read_text()
+    names = ("title", "description", "licenses")
+    assert [labels[key] for key in names] == [project["name"], project["description"], project["license"]["text"]]
+    assert {"authors", "classifiers", "keywords", "readme"} <= project.keys()
 
 
 def test_the_wheel_holds_the_whole_program(wheel: Path) -> None:
