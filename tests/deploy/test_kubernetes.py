@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from megatron_monitor.config import Config
+from megatron_monitor.config import Config, load
 from tests.conftest import loaded
 from tests.deploy.chart_schema import FILE, schema
 from tests.deploy.conftest import DEPLOY
@@ -134,6 +134,8 @@ def test_the_remediator_is_a_pod_of_its_own() -> None:
     assert observer["containers"][0]["ports"] == [{"name": "metrics", "containerPort": 9000}]
     claim = made["PersistentVolumeClaim", "megatron-monitor", "megatron-monitor-remediator"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    config = load(made["ConfigMap", "megatron-monitor", "megatron-monitor"]["data"]["config.yaml"])
+    assert [one.name for one in config.remediations] == ["a"]
     assert REMEDIATOR not in rendered(*BARE)
     assert "Slurm's clients" in refused("--set=remediator.enabled=true")
     assert "needs at least one" in refused(*REMEDIATING[:2])
