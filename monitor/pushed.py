@@ -73,6 +73,8 @@ class AgentStates(NamedTuple):
     """The same of agents without heartbeat: ours was set meanwhile."""
     observed_until: float | None = None
     """When the receiver was last alive, if it is stale: no pushed stream is observed since then."""
+    shifts: Mapping[str, float] = {}
+    """By how many seconds the clocks of agents were set back."""
     refused: Collection[str] = ()
     """Those of `stale` that report that the receiver refuses their lines."""
 
@@ -91,7 +93,7 @@ class Agent(Struct, omit_defaults=True):
     behind: float | None = None
     """By how many seconds its clock is behind the receiver's, if that is known."""
     shift: float = 0.0
-    """Seconds by which its clock was set back: its stamps are written with this added, so that they never go back."""
+    """Seconds by which its clock was set back since its first heartbeat."""
 
 
 class AgentReport(Struct):
@@ -113,4 +115,7 @@ class AgentReport(Struct):
             "active": len(silent) - len(stale), "stale": len(stale) - len(refused), "refused": len(refused),
             "without_heartbeat": self.without_heartbeat,
         }  # fmt: skip
-        return AgentStates(stale, frozenset(self.agents), states, behind, self.others_behind, refused=refused)
+        return AgentStates(
+            stale, frozenset(self.agents), states, behind, self.others_behind, None,
+            {name: one.shift for name, one in self.agents.items() if one.shift}, refused,
+        )  # fmt: skip

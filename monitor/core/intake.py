@@ -226,7 +226,8 @@ class MessageHandler:
         If progress arrives late, the time until its arrival counts as unobserved, not as silence.
         """
         assert source.ordered is not None
-        due, late = source.ordered.due(float("inf") if everything else now)
+        shift, until = self.observing.shift_of(source), float("inf") if everything else now
+        due, late = source.ordered.due(until, shift, live=source.caught_up)
         source.reader.skip(late)
         count_left_out(self._watched.counts, source)
         if not due:

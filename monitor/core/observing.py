@@ -65,6 +65,11 @@ class Observing:
         """Return the seconds to add to the times of a pushed stream's agent."""
         return self._states.clock_offset(_agent(source)) if self._states is not None else 0.0
 
+    def shift_of(self, source: Source) -> float | None:
+        """Return the seconds by which the clock of a pushed stream's agent was set back; None without heartbeats."""
+        states, agent = self._states, _agent(source)
+        return states.shifts.get(agent, 0.0) if states is not None and agent in states.beating else None
+
     def follow(self, run: Run, now: float) -> None:
         """Begin or end a gap in the run's coverage, depending on its streams."""
         reporting, state = self._watched.sources.with_steps(run.log), run.state

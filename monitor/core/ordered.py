@@ -3,18 +3,27 @@
 Agents send batches twice, late and past each other. A line waits until those that lie before it have had `HOLD` seconds
 to come; one that comes later still is counted and left out: what is folded is not folded backwards. What waits is saved
 with the offset, so that a line counts once, over a restart too.
+
+If the sender's clock was set back, all further lines come late. So the first late line and those after it wait until
+heartbeats show whether the clock was set. If it was, the lines get the stamps of the clock as it was before.
 """
 
-from math import inf
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import lru_cache
+from math import ceil, inf
 from typing import Any
 
 from msgspec import Struct, field
 
 from megatron_monitor.parsers.redaction import masked
 from megatron_monitor.pushed import STAMP
+from megatron_monitor.run.log_clock import log_clock
 
 HOLD = 2.0
 """Seconds that a line waits for those before it."""
+_HEARTBEATS = 20.0  # seconds that a late line waits: three heartbeats and their way show that a clock was set back
+_ONLY_LATE = 10.0  # seconds in which only late lines come, as fast as they were written: then a clock was set back
 _MOST = 8 << 20  # bytes that wait: a backlog is let go by halves
 
 
@@ -35,6 +44,10 @@ class Ordered(Struct):
     """Lines that came too late, until somebody counts them."""
     again: int = 0
     """Lines that came twice, the same."""
+    shift: int = 0
+    """Seconds by which the sender's clock was set back: added to its stamps."""
+    may_be_late: bool = True
+    """False: no line that waits is late."""
     settles_at: float | None = None
     """When the lines that stood in the file at first have had their time."""
 
@@ -43,22 +56,36 @@ class Ordered(Struct):
         whole, end, rest = (self.partial + data).rpartition(b"\n")
         self.partial = rest
         if end:
-            for line in whole.split(b"\n"):
-                self.lines.append((line[:STAMP], line + b"\n", len(line) + 1, now))
-                self.size += len(line) + 1
+            for text in whole.split(b"\n"):
+                line = _moved((text[:STAMP], text + b"\n", len(text) + 1, now), self.shift)
+                self.may_be_late |= line[0] < self.last
+                self.lines.append(line)
+                self.size += len(text) + 1
 
     def begin_anew(self) -> None:
         """Another file goes on with the stream: what waits lies in none."""
         self.lines = [(stamp, line, 0, came) for stamp, line, _, came in self.lines]
         self.size, self.partial = 0, b""
 
-    def due(self, now: float) -> tuple[list[tuple[bytes, bytes]], int]:
-        """(stamp, line) of those that have waited, in order; and the bytes of those that are left out."""
-        ready = self._ready(now)
-        if ready is None:
+    def due(
+        self, now: float, shift: float | None = None, *, live: bool = False
+    ) -> tuple[list[tuple[bytes, bytes]], int]:
+        """(stamp, line) of those that have waited, in order; and the bytes of those that are left out. `shift`: seconds
+        by which the sender's clock was set back, by its heartbeats; None: it sends none. `live`: new lines are of now.
+        """
+        if self.lines and self.lines[0][3] == inf:
+            since = min(now, *(line[3] for line in self.lines))  # what was restored came before all that came since
+            self.lines = [(*line[:3], since if line[3] == inf else line[3]) for line in self.lines]
+        if not self.lines or (now - self.lines[0][3] < HOLD and self.size < _MOST):
             return [], 0
-        found = sorted((line for line in self.lines if line[0] <= ready), key=lambda line: line[0])
-        self.lines = [line for line in self.lines if line[0] > ready]
+        first = self._first_held(now, shift, live=live)
+        lines, held = self.lines[:first], self.lines[first:]
+        if not lines:
+            return [], 0
+        waited = [line[0] for line in lines if now - line[3] >= HOLD]
+        ready = max(waited or [line[0] for line in lines[: len(lines) // 2 + 1]])
+        found = sorted((line for line in lines if line[0] <= ready), key=lambda line: line[0])
+        self.lines = [line for line in lines if line[0] > ready] + held
         taken = sum(line[2] for line in found)
         self.size -= taken
         due, left_out, known = list[tuple[bytes, bytes]](), 0, self.let_go
@@ -74,27 +101,61 @@ class Ordered(Struct):
         self.let_go = {line for line in known if line.startswith(self.last)}
         return due, left_out
 
-    def _ready(self, now: float) -> bytes | None:
-        """The stamp up to which lines have waited for those before them; None: none have."""
-        lines = self.lines
-        if lines and lines[0][3] == inf:
-            since = min(now, *(came for *_, came in lines))  # what was restored came before all that came since
-            lines = self.lines = [(*line[:3], since if line[3] == inf else line[3]) for line in lines]
-        if not lines or (now - lines[0][3] < HOLD and self.size < _MOST):
-            return None
-        return max(
-            [line[0] for line in lines if now - line[3] >= HOLD] or [line[0] for line in lines[: len(lines) // 2 + 1]]
-        )
+    def _first_held(self, now: float, shift: float | None, *, live: bool) -> int:
+        """Return the place of the first late line if it is not known whether the sender's clock was set back. If it is
+        known, the late lines and those after them are moved, and no line is held.
+        """
+        lines, many, back = self.lines, len(self.lines), (shift or 0.0) - self.shift
+        late = (place for place, line in enumerate(lines) if line[0] < self.last)
+        first = next(late, many) if self.may_be_late else many
+        self.may_be_late = first < many
+        if not self.may_be_late:
+            self.shift += ceil(back) if live and back > 0.0 else 0
+            return many
+        came, began = lines[first][3], _seconds(lines[first][0])
+        if back <= 0.0:
+            if now == inf or self.size >= _MOST:
+                return many
+            if shift is not None and now - came < _HEARTBEATS:
+                return first
+            if any(line[0] >= self.last for line in lines[first:]):
+                return many
+            took = lines[-1][3] - came
+            if took < _ONLY_LATE or abs(_seconds(lines[-1][0]) - began - took) > _ONLY_LATE / 2.0:
+                return first if shift is None else many
+            back = _seconds(self.last) - began
+        self.shift += ceil(back)
+        lines[first:] = [_moved(line, ceil(back)) for line in lines[first:]]
+        return many
 
     def save(self) -> dict[str, Any]:
         """Plain values; secrets are masked, as in all that is kept."""
         lines = [[masked(line.decode("utf-8", "replace")), size] for _, line, size, _ in self.lines]
         let_go = [masked(line.decode("utf-8", "replace")) for line in self.let_go]
-        return {"lines": lines, "last": self.last.decode("ascii", "replace"), "let_go": let_go}
+        return {"lines": lines, "last": self.last.decode("ascii", "replace"), "let_go": let_go, "shift": self.shift}
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Go on where `save` was called: what waited waits anew, from the next call of `due` on."""
         texts = [(str(text).encode(), int(size)) for text, size in saved["lines"]]
         self.lines = [(text[:STAMP], text, size, inf) for text, size in texts]
         self.size, self.last = sum(size for _, size in texts), str(saved["last"]).encode()
-        self.let_go = {str(text).encode() for text in saved.get("let_go", ())}
+        self.let_go, self.shift = {str(text).encode() for text in saved["let_go"]}, saved["shift"]
+
+
+def _moved(line: tuple[bytes, bytes, int, float], seconds: int) -> tuple[bytes, bytes, int, float]:
+    if not seconds:
+        return line
+    stamp = _later(line[0][:19], seconds) + line[0][19:]
+    return (stamp, stamp + line[1][STAMP:], *line[2:])
+
+
+@lru_cache(4096)
+def _later(second: bytes, seconds: int) -> bytes:
+    """Return the second `2026-05-01T12:00:00`, so many seconds later; unchanged if it is none."""
+    with suppress(ValueError, OverflowError):
+        return (datetime.fromisoformat(second.decode()) + timedelta(seconds=seconds)).isoformat().encode()
+    return second
+
+
+def _seconds(stamp: bytes) -> float:
+    return log_clock(stamp[:-1].decode("ascii", "replace")) or 0.0

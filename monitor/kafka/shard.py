@@ -209,7 +209,7 @@ class Shard:
             file, agent, is_heartbeat = self._origin(tuple(stream.labels.items()), run)
             if file is not None and self._has_one_key(file.run, key, offset):
                 outcome = "taken"
-                self._add_lines(offset, file, stream.entries, round(self._agents.shift(agent) * 1e9))
+                self._add_lines(offset, file, stream.entries)
             elif file is not None:
                 outcome = "refused"
             elif is_heartbeat:
@@ -239,7 +239,7 @@ class Shard:
                     self.core.handle(Unreadable(name, None, why, wall), self._at)
         return run not in self.refused
 
-    def _add_lines(self, offset: int, file: StreamFile, entries: list[tuple[int, bytes]], shift: int) -> None:
+    def _add_lines(self, offset: int, file: StreamFile, entries: list[tuple[int, bytes]]) -> None:
         name, head = f"{self._directory}/{file.name}", file.head.encode()
         if offset < self._restored_until and offset < self._read_again.get(name, self._restored_until):
             return
@@ -247,7 +247,7 @@ class Shard:
             self._place.first[name] = offset
         lines = self._lines.setdefault(name, [])
         for at, text in entries:
-            lines += lines_of(at + shift, head, text)
+            lines += lines_of(at, head, text)
             self._place.written[name] = max(self._place.written.get(name, 0.0), min(at / 1e9, self._clock.wall()))
 
     def _skip(self, outcome: str, offset: int, reason: str) -> None:

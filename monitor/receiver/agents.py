@@ -9,6 +9,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping
+from math import ceil
 from pathlib import Path
 
 import msgspec
@@ -82,22 +83,18 @@ class Agents:
         if len(last) > 1 and max(last) - min(last) < _HEARTBEAT_INTERVAL / 2.0:
             behind = min(last) - agent.shift
             if before is not None and behind - before > _CLOCK_TOLERANCE:  # its clock was set back
-                agent.shift += behind - before
+                agent.shift += ceil(behind - before)  # the stamps of its lines are moved by whole seconds
             else:
                 agent.behind = behind
         elif before is not None and delay < before + agent.shift:
             agent.behind = delay - agent.shift  # nothing arrives before it was sent
 
-    def shift(self, name: str) -> float:
-        """Return the seconds to add to the time stamps of its lines before they are written."""
-        agent = self._with_heartbeat.get(name)
-        return agent.shift if agent is not None else 0.0
-
     def offset(self, name: str) -> float:
         """Return the seconds to add to a time of its clock to get a time of the receiver's clock."""
         agent = self._with_heartbeat.get(name)
         difference = self._clock_set_by if agent is None else agent.behind or 0.0
-        return (difference if abs(difference) > _CLOCK_TOLERANCE else 0.0) + self.shift(name)
+        shift = 0.0 if agent is None else agent.shift
+        return (difference if abs(difference) > _CLOCK_TOLERANCE else 0.0) + shift
 
     def report(self, now: float) -> AgentReport:
         """Return the report at `now`, Unix seconds of the receiver's clock."""

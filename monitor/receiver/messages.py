@@ -55,13 +55,13 @@ class Stream:
     labels: dict[str, str]
     entries: list[tuple[int, bytes]] = field(default_factory=list)  # (Unix nanoseconds, text)
 
-    def date(self, arrived: int, shift: int = 0) -> int:
+    def date(self, arrived: int) -> int:
         """Date lines without a time, and those more than five minutes ahead, by their arrival (Unix nanoseconds of the
-        sender's clock), then add `shift` to all. Returns the number of lines that were ahead.
+        sender's clock). Returns the number of lines that were ahead.
         """
         latest = arrived + AHEAD
         ahead = sum(at > latest for at, _ in self.entries)
-        self.entries = [((at if 0 < at <= latest else arrived) + shift, text) for at, text in self.entries]
+        self.entries = [(at if 0 < at <= latest else arrived, text) for at, text in self.entries]
         return ahead
 
 

@@ -234,7 +234,7 @@ class Receiver:
                 refused = refused or stream.labels.get("heartbeat") == REFUSED
                 seen[agent] = max(until, last), is_heartbeat or had_heartbeat, refused
             if file is not None:
-                ahead = stream.date(int((now - self.agents.offset(agent)) * 1e9), round(self.agents.shift(agent) * 1e9))
+                ahead = stream.date(int((now - self.agents.offset(agent)) * 1e9))
                 self._count("lines_total", "ahead", by=ahead)
                 self._write(stream, file, tenant, now)
             elif not is_heartbeat:

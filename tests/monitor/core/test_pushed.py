@@ -4,6 +4,8 @@ is judged only where an agent was heard.
 
 from datetime import UTC, datetime
 
+import pytest
+
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.follow.messages import Restarted
@@ -24,6 +26,8 @@ class Pushed(Following):
         self.notices = dict.fromkeys(nodes, self.now)
         self.silent: dict[str, float] = {}
         self.receiver: float | None = None
+        self.set_back: tuple[float, float] | None = None
+        """(when the clock of node0 was set, by how many seconds): heartbeats show it 16 s later."""
 
     def _begun(self) -> Core:
         return Core(followed(load("", list(self.settings)), "/spool"))
@@ -50,7 +54,10 @@ class Pushed(Following):
             deaf = {node: at + self.core.wall_offset for node, at in self.silent.items()}
             behind = dict.fromkeys(self.notices, self.core.wall_offset)
             until = None if self.receiver is None else self.receiver + self.core.wall_offset
-            self.core.listen({}, self.now, AgentStates(deaf, frozenset(self.notices), {}, behind, 0.0, until))
+            known = self.set_back is not None and self.now - self.set_back[0] >= 16.0
+            shifts = {"node0": self.set_back[1]} if self.set_back is not None and known else {}
+            states = AgentStates(deaf, frozenset(self.notices), {}, behind, 0.0, until, shifts)
+            self.core.listen({}, self.now, states)
             super().wait(1)
 
     def deafen(self, *nodes: str) -> None:
@@ -106,11 +113,80 @@ def test_what_comes_too_late_is_counted_and_never_folded_backwards() -> None:
     lab.push(*((10.0 * number, step(number)) for number in range(6, 8)))
     lab.wait(3)
     lab.push((100.0, step(10)))
-    lab.wait(3)
+    lab.wait(20)
     assert (lab.iterations, lab.restarts, lab.counted("megatron_monitor_late_lines_total")) == (8.0, 0.0, 2.0)
     lab.killed()
     assert lab.counted("megatron_monitor_late_lines_total") == 2.0
     assert lab.core.sources[FILE].reader.fed_bytes == len(lab.written[FILE])
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("seconds", [6, 9, 14, 3600])
+@pytest.mark.parametrize("pace", [1, 3, 10])
+def test_an_agent_whose_clock_is_set_back_loses_nothing(pace: int, seconds: int, killed: bool) -> None:
+    """Its lines wait until heartbeats have shown it: each counts once, none is a restart, and the pace stays. The
+    monitor may be killed meanwhile.
+    """
+    lab = Pushed("node0")
+    lab.push((0.0, arguments()))
+    for number in range(1, 121):
+        lab.push((lab.now - NOW - (seconds if number > 60 else 0), step(number)))
+        lab.wait(pace)
+        if number == 60:
+            lab.set_back = lab.now, float(seconds)
+        if killed and number in (64, 80):
+            lab.killed()
+    lab.wait(3)
+    assert (lab.iterations, lab.restarts, lab.counted("megatron_monitor_late_lines_total")) == (120.0, 0.0, 0.0)
+    assert lab.reported == []
+
+
+def test_a_clock_that_is_set_back_without_heartbeats() -> None:
+    """Nothing is lost if only late lines come for ten seconds. A late batch is left out when a later line comes."""
+    lab = Pushed()
+    lab.push((0.0, arguments()))
+    for number in range(1, 61):
+        lab.push((lab.now - NOW - (3600.0 if number > 30 else 0.0), step(number)))
+        lab.wait(5)
+    lab.wait(3)
+    assert (lab.iterations, lab.restarts, lab.reported) == (60.0, 0.0, [])
+    lab.push((lab.now - NOW - 3600.0 - 60.0, step(61)))
+    lab.wait(5)
+    lab.push((lab.now - NOW - 3600.0, step(62)))
+    lab.wait(3)
+    assert (lab.restarts, lab.counted("megatron_monitor_late_lines_total")) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("nodes", [(), ("node0",)])
+def test_a_line_that_is_dated_ahead_silences_nothing(nodes: tuple[str, ...]) -> None:
+    """By less than five minutes, so that the receiver does not redate it: no line after it is left out."""
+    lab = Pushed(*nodes)
+    lab.push((0.0, arguments()))
+    for number in range(1, 121):
+        lab.push((lab.now - NOW + (240.0 if number == 30 else 0.0), step(number)))
+        lab.wait(1)
+    lab.wait(30)
+    assert (lab.counted("megatron_monitor_late_lines_total"), lab.firing("hang")) == (0.0, [])
+    assert lab.core.runs["gpt"].state.attempt.last_iteration == 120
+
+
+@pytest.mark.parametrize("nodes", [(), ("node0",)])
+def test_an_agent_that_sends_old_lines_again_restarts_nothing(nodes: tuple[str, ...]) -> None:
+    """It has lost its positions and sends the file from its beginning."""
+    lab, lines = Pushed(*nodes), [(0.0, arguments())]
+    lab.push(*lines)
+    for number in range(1, 101):
+        lines.append((lab.now - NOW, step(number)))
+        lab.push(lines[-1])
+        lab.wait(5)
+    for again in range(0, 100, 5):
+        lab.push(*lines[again : again + 5])
+        lab.wait(1)
+    for number in range(101, 121):
+        lab.push((lab.now - NOW, step(number)))
+        lab.wait(5)
+    lab.wait(30)
+    assert (lab.iterations, lab.restarts, lab.firing("hang")) == (120.0, 0.0, [])
 
 
 def test_a_batch_that_never_came_is_a_note() -> None:
