@@ -1,4 +1,4 @@
-"""Every rule: one file each, pure, its thresholds beside it. To add one: copy a file, add its class below."""
+"""All rules: one file per rule, pure, with its thresholds. To add a rule, copy a file and add its class below."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -28,13 +28,13 @@ RULES: dict[str, type[Rule]] = {
     rule.name: rule
     for rule in (
         Hang, Slowdown,
-        LaunchBlocking,  # compares the attempts that Slowdown has measured
+        LaunchBlocking,  # after Slowdown, because it compares the attempts that Slowdown has measured
         Crash, CrashWithoutExit, CrashLoop, RestartFailed, LossSpike, Divergence, NanLoss, LossScaleCollapse,
         OverflowStorm, SourceLost, MixedLog, Configuration, ResumeDiscontinuity, CheckpointFailed, CheckpointOverdue,
         MemoryPressure, Straggler,
     )
 }  # fmt: skip
-"""Name -> rule, in the order in which they see a step. The names are the closed set of incident kinds."""
+"""Name -> rule, in the order in which they receive a step. The names are the kinds of incidents."""
 
 if TYPE_CHECKING:
     IncidentKind = str

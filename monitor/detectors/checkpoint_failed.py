@@ -1,8 +1,8 @@
-"""Checkpoint failed: a save began and was not completed.
+"""The rule `checkpoint_failed`: a save began and was not completed.
 
-Three ways: an exception while saving; the loop went on and nobody said that the save succeeded; the run ended inside.
-An asynchronous save may succeed many iterations later. A program whose success was never seen, and that is not known
-to report it, is not suspected. Resolved by the next save that completes.
+A save failed if an exception was raised while saving, if the loop continued and no line reported success, or if the run
+ended during the save. An asynchronous save may succeed many iterations later. A program that never reported a success
+and is not known to report them is not suspected. The next complete save resolves the incident.
 """
 
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
 
 _OF_THE_SAVE = frozenset({"disk_full", "python_exception", "unknown"})
-"""Failures that a save itself can meet; others come from outside."""
-_PENDING = 8  # saves under way that are kept
+"""Failures that a save itself can cause. Other failures come from outside."""
+_PENDING = 8  # saves in progress that are remembered
 
 
-# Iteration lines after which a save that holds the loop up must have ended: ranks' lines come out of order.
+# Iteration lines after which a save that blocks the loop must have ended: ranks' lines arrive out of order.
 _ITERATIONS = 5
-_MINIMUM = 60.0  # And so much training time: another rank's file is read a little later.
-# Over the longest asynchronous save seen, in iterations: it shares the file system with everybody.
+_MINIMUM = 60.0  # and seconds of training, because another rank's file is read a little later
+# Times the longest asynchronous save seen, in iterations: all jobs share the file system.
 _ASYNCHRONOUS_FACTOR = 4.0
 
 
 class PendingSave(Struct):
-    """A save under way."""
+    """A save in progress."""
 
     iteration: int | None
     attempt: int
@@ -40,19 +40,19 @@ class PendingSave(Struct):
 
 
 class FailedSave(Struct):
-    """A save that failed, and those before it that did."""
+    """The last failed save and the first of the failures before it."""
 
     at: float
-    """When the first one did."""
+    """Instant of the first failure."""
     iteration: int = 0
-    """Of the last one, 0 where unknown."""
+    """Iteration of the last failed save. 0: unknown."""
     reason: str = ""
     in_a_row: int = 0
     exception: bool = False
 
 
 class CheckpointFailed(Rule):
-    """Saves under way, and the last one that failed."""
+    """The saves in progress and the last failed one."""
 
     name = "checkpoint_failed"
     listens = (
@@ -68,7 +68,7 @@ class CheckpointFailed(Rule):
     failed: FailedSave | None = None
 
     def on_event(self, state: RunState, event: Event, _settings: RuleSettings) -> bool:
-        """Saves begin, are handed over, end, or meet an exception."""
+        """Saves begin, continue in the background, end, or meet an exception."""
         if isinstance(event, events.CheckpointSaveStarted):
             self._begun(state.attempt, event.iteration)
         elif isinstance(event, events.CheckpointSaveScheduled):
@@ -81,7 +81,7 @@ class CheckpointFailed(Rule):
             return self._completed(state, event.iteration)
         elif isinstance(event, events.MilestoneReached):
             return event.milestone == "training_done" and self._loop_done(state)
-        # An exception may be a save's. If the run ends with it, `check` sees the save that is open.
+        # The exception may belong to a save. If the run ends with it, `evaluate` finds the unfinished save.
         elif isinstance(event, events.FailureSeen):
             of_a_save = event.failure in _OF_THE_SAVE and event.fatal and not event.consequence
             return of_a_save and self._broken(state, event.message, disk=event.failure == "disk_full")
@@ -92,15 +92,15 @@ class CheckpointFailed(Rule):
 
     def _begun(self, attempt: Attempt, iteration: int | None) -> None:
         if attempt.ending.state == "crashed":
-            return  # a last try behind a failure, which is told
+            return  # a last try after a failure that is reported already
         known = any(save.iteration == iteration and save.attempt == attempt.number for save in self.pending)
-        # a loop that is farther was not held up: the line is late
+        # the loop has gone further and was not blocked: the line is late
         if not known and (iteration is None or (attempt.last_iteration or 0) <= iteration):
             self.pending.append(PendingSave(iteration, attempt.number))
             del self.pending[:-_PENDING]
 
     def _find(self, iteration: int | None) -> PendingSave | None:
-        """The newest save of this iteration, else one that did not say of which it is."""
+        """Return the newest save of this iteration, or one without a known iteration."""
         saves = self.pending[::-1]
         exact = next((save for save in saves if iteration in (None, save.iteration)), None)
         return exact or next((save for save in saves if save.iteration is None), None)
@@ -117,12 +117,12 @@ class CheckpointFailed(Rule):
         resolved = self.failed is not None and (done is None or done >= self.failed.iteration)
         if resolved:
             self.failed = None
-        if done is not None:  # a save before it that never told of its end is of no matter any more
+        if done is not None:  # an earlier save without a reported end no longer matters
             self.pending = [other for other in self.pending if (other.iteration or 0) > done]
         return resolved
 
     def _loop_done(self, state: RunState) -> bool:
-        """The save that held the loop up has ended with it."""
+        """Return True if a save that blocked the loop has ended."""
         others = [save for save in self.pending if save.scheduled or save.attempt != state.attempt.number]
         if len(others) == len(self.pending):
             return False
@@ -130,7 +130,9 @@ class CheckpointFailed(Rule):
         return self._completed(state, state.learned.checkpoints.last_iteration)
 
     def _broken(self, state: RunState, message: str, *, disk: bool) -> bool:
-        """An exception counts while a save holds the loop up, or where it names the disk while files are written."""
+        """Return True if an exception belongs to a save: it blocks the loop, or the text names the disk while files are
+        written.
+        """
         held = next((save for save in reversed(self.pending) if not save.scheduled and not save.lines), None)
         if held is None and not (disk and (self.file_open or self.pending)):
             return False
@@ -150,7 +152,7 @@ class CheckpointFailed(Rule):
         return failed
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """The loop goes on: what was being saved must be complete within a while."""
+        """The loop continues, so that saves must be complete soon."""
         changed = False
         for step in steps:
             if not self.pending:
@@ -163,7 +165,8 @@ class CheckpointFailed(Rule):
         changed = False
         for save in list(self.pending):
             if save.attempt == state.attempt.number and state.attempt.step_source == "trainer" and not save.scheduled:
-                changed = self._loop_done(state) or changed  # it prints no end, and its loop waits for it
+                # The program prints no end of a save, and its loop waits for it.
+                changed = self._loop_done(state) or changed
                 break
             if save.attempt != state.attempt.number:
                 why = "the attempt ended while it was being saved: it may be partial"
@@ -179,7 +182,7 @@ class CheckpointFailed(Rule):
         return changed
 
     def _overdue(self, state: RunState, save: PendingSave) -> bool:
-        """Whether a save has been under way for too many iteration lines; never where success was never seen."""
+        """Return True if a save takes too many iteration lines. False for a program that never reported a success."""
         if save.scheduled:
             known = self.longest_async
             return known is not None and save.lines > _ASYNCHRONOUS_FACTOR * max(known, _ITERATIONS)
@@ -187,7 +190,7 @@ class CheckpointFailed(Rule):
         return reports and save.lines > _ITERATIONS and save.seconds >= _MINIMUM
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Fires until a later save completes. An end inside a save is seen once the run is known to have ended."""
+        """Fire until a later save completes. A run's end during a save is found once the run is known to have ended."""
         failed, since = self.failed, self.failed.at if self.failed else None
         if failed is None and (interrupted := self._ended_inside(state.attempt)) is not None:
             failed = FailedSave(state.updated_at, interrupted, "the run ended inside: it may be partial", 1)
@@ -210,8 +213,8 @@ class CheckpointFailed(Rule):
         return Finding("firing", severity, summary, evidence, onset=failed.iteration or None, since=since)
 
     def _ended_inside(self, attempt: Attempt) -> int | None:
-        """The iteration, 0 where unknown, of a save that the run's end has cut off; None if none was."""
+        """Return the iteration (0: unknown) of a save that the run's end interrupted, or None."""
         saves = [save for save in self.pending if save.attempt == attempt.number] if attempt.phase == "crashed" else []
-        # a program that never reported success: its saves never complete in the log
+        # a program that never reported a success: its saves never complete in the log
         interrupted = saves and (self.completed or not all(save.lines for save in saves))
         return saves[-1].iteration or 0 if interrupted else None

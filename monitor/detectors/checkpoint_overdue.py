@@ -1,7 +1,7 @@
-"""Checkpoint overdue: the run goes on much longer without saving than it ever did, or than its arguments say.
+"""The rule `checkpoint_overdue`: the run continues much longer without a save than before, or than its arguments state.
 
-A run that saves every so many iterations is measured in iterations; one that saves by the clock, in training time. A
-run that never saved is not known to want to: that is shown at most.
+If the run saves every N iterations, iterations are counted. If it saves by the clock, training time is counted. A run
+that never saved may not intend to save, so that the finding is only shown.
 """
 
 import math
@@ -18,51 +18,51 @@ from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high
 
-_KEPT = 8  # spans between saves
-_REGULAR = 1.1  # the longest span over the shortest of a run that saves every so many iterations
+_KEPT = 8  # remembered spans between saves
+_REGULAR = 1.1  # maximum ratio of the longest to the shortest span of a run that saves every N iterations
 
 
-_FACTOR = 2.0  # Over the interval: one save that was left out is notified when the next one is due as well.
-_NEVER_FACTOR = 3.0  # Over the arguments' interval, for a run that has not saved yet: shown, not notified.
-_IRREGULAR_FACTOR = 3.0  # Over the longest span of training time, for a run without a fixed interval.
+_FACTOR = 2.0  # Times the interval: one omitted save is notified when the next one is due as well.
+_NEVER_FACTOR = 3.0  # Times the interval of the arguments, for a run that has not saved yet: shown, not notified.
+_IRREGULAR_FACTOR = 3.0  # Times the longest span of training time, for a run without a fixed interval.
 
 
 class Limit(Struct):
-    """What must not be passed since the last save."""
+    """The maximum distance since the last save."""
 
     notified: bool
-    """False: shown only."""
+    """False: only shown."""
     basis: str
     iterations: float = math.inf
     seconds: float = math.inf
 
     def passed(self, rule: "CheckpointOverdue", iteration: int) -> bool:
-        """Whether the run is beyond it."""
+        """Return True if the run exceeds the limit."""
         return iteration - (rule.last or 0) > self.iterations or rule.seconds > self.seconds
 
 
 class CheckpointOverdue(Rule):
-    """When saves completed, in iterations and in training time."""
+    """Complete saves in iterations and in training time."""
 
     name = "checkpoint_overdue"
     listens = (CheckpointSaved,)
-    inhibited_by = ("checkpoint_failed",)  # none is complete because they fail
+    inhibited_by = ("checkpoint_failed",)  # no save completes because saves fail
     is_level = True
 
     last: int | None = None
-    """Iteration of the last save, or where this attempt began after it."""
+    """Iteration of the last save, or of the beginning of this attempt if that is later."""
     spans: list[int] = field(default_factory=list)
     span_seconds: list[float] = field(default_factory=list)
     seconds: float = 0.0
-    """Training time since then."""
+    """Seconds of training since then."""
     attempt: int = 0
     saves: int = 0
     over: bool = False
     silent_until: int = 0
-    """Iteration before which nothing can be overdue."""
+    """Iteration before which no save is overdue."""
 
     def on_event(self, state: RunState, event: CheckpointSaved, _settings: RuleSettings) -> bool:
-        """A save has completed."""
+        """A save is complete."""
         attempt = state.attempt
         iteration = event.iteration if event.iteration is not None else state.learned.checkpoints.last_iteration
         if iteration is None or iteration == self.last:
@@ -78,7 +78,7 @@ class CheckpointOverdue(Rule):
         return was
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """Count; True where the line is crossed."""
+        """Count iterations and training time. Return True if the limit is crossed."""
         attempt, changed, reported = state.attempt, False, 0
         limit: Limit | None = None
         for step in steps:
@@ -86,7 +86,7 @@ class CheckpointOverdue(Rule):
                 continue
             iteration, interval = step.iteration, step.interval
             if self.last is None or self.attempt != attempt.number:
-                # an attempt begins at a checkpoint: its clock begins anew, its first span is no example
+                # an attempt begins at a checkpoint: the count restarts, and its first span is not representative
                 if self.last is None or not 0 <= iteration - self.last <= interval:
                     self.last = iteration
                 self.attempt, self.seconds = attempt.number, 0.0
@@ -94,7 +94,7 @@ class CheckpointOverdue(Rule):
             self.seconds += (step.printed_seconds or 0.0) * interval
             if iteration < self.silent_until:
                 continue
-            if interval != reported:  # of what the limit comes from this alone may change within a batch
+            if interval != reported:  # only this source of the limit can change within a batch
                 reported, limit = interval, self._limit(attempt, interval)
             over = limit is not None and limit.passed(self, iteration)
             if over != self.over:
@@ -102,7 +102,7 @@ class CheckpointOverdue(Rule):
         return changed
 
     def _limit(self, attempt: Attempt, line: int) -> Limit | None:
-        """The limit of this run, with `line` iterations a line, if anything lets one expect it to save."""
+        """Return the limit of this run, or None if no save can be expected. `line`: iterations per line."""
         planned = attempt.topology.save_interval
         if not self.saves:
             if not planned or not attempt.topology.saves or not program_of(attempt.format).reports_saves:
@@ -119,7 +119,7 @@ class CheckpointOverdue(Rule):
         return Limit(True, basis, seconds=_IRREGULAR_FACTOR * longest)
 
     def _usual(self) -> int | None:
-        """The interval of a run that saves every so many iterations. A save on a signal makes a short span."""
+        """Return the interval of a run that saves every N iterations. A save on a signal makes a short span."""
         if len(self.spans) < 2:
             return None
         middle = median_high(self.spans)
@@ -127,10 +127,10 @@ class CheckpointOverdue(Rule):
         return max(regular) if len(regular) >= 2 and max(regular) <= _REGULAR * min(regular) else None
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Fires until the next save completes."""
+        """Fire until the next complete save."""
         attempt = state.attempt
         if attempt.phase == "saving":
-            return UNKNOWN  # perhaps it ends now
+            return UNKNOWN  # the run may be about to end
         limit, iteration = self._limit(attempt, attempt.log_interval or 1), attempt.latest.iteration
         if limit is None or self.last is None or iteration is None or attempt.phase in ENDED:
             return CLEAR

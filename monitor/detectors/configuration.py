@@ -1,7 +1,7 @@
-"""Configuration: a batch size ramp-up reaches a size that the layout cannot divide.
+"""The rule `configuration`: a batch size ramp-up reaches a size that the layout cannot divide.
 
-Megatron asserts it when the size is reached, which may be days after the start. What Megatron refuses at its start is
-no finding.
+Megatron asserts this when the size is reached, possibly days after the start. Settings that Megatron refuses at its
+start are not reported.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _SIZES = 10_000  # ramp-ups with more batch sizes are not checked one by one
 
 
 class Configuration(Rule):
-    """What is wrong with the ramp-up, and since when that is known."""
+    """What is wrong with the ramp-up, and since when it is known."""
 
     name = "configuration"
     listens = (ArgumentsDumped, TopologyLogged, ModelSettingLogged, BatchSizeRampupPlanned)
@@ -32,11 +32,11 @@ class Configuration(Rule):
     since: float = 0.0
 
     def on_event(self, state: RunState, _event: Event, _settings: RuleSettings) -> bool:
-        """More is known. It is judged at once: the first step may be hours away."""
+        """A new setting is known. It is evaluated at once, because the first step may be hours away."""
         return self._look(state)
 
     def on_steps(self, state: RunState, _steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """The batch size grows, and with it what is still to come."""
+        """The batch size grows, so that fewer sizes remain."""
         return self._look(state)
 
     def _look(self, state: RunState) -> bool:
@@ -49,16 +49,18 @@ class Configuration(Rule):
         return True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """A warning; critical once the run trains, for then it will stop."""
+        """Fire a warning, or a critical finding once the run trains, because it will stop."""
         if self.found is None:
             return CLEAR
         if state.attempt.phase == "finished":
-            return UNKNOWN  # it stays, and is not notified again
+            return UNKNOWN  # the incident stays open and is not notified again
         return replace(self.found, onset=state.attempt.first_iteration, since=self.since)
 
 
 def _ramp(state: RunState) -> Finding | None:
-    """It waits for DP: during the set-up only half of the sizes are known."""
+    """Return the problem of the ramp-up. It waits for the data-parallel size: during set-up only half of the sizes are
+    known.
+    """
     attempt = state.attempt
     topology = attempt.topology
     if topology.rampup is None:

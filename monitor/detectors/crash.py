@@ -29,7 +29,8 @@ from megatron_monitor.run.records import AttemptEnd
 from megatron_monitor.run.state import Attempt, RunState
 
 _PROVED = 1.0  # seconds after the proof of an unconfirmed failure: lines of that moment may have the cause
-_REPORTED = ("failure", "message", "line", "rank", "node", "exit_code", "logged_at")  # of a failure, as evidence
+# Fields of a failure that become evidence.
+_REPORTED = ("failure", "message", "line", "rank", "node", "exit_code", "logged_at")
 
 
 # Seconds after the first fatal line, for the other ranks' lines. Lines of another host are visible after 3 s (acregmin

@@ -1,6 +1,6 @@
-"""Crash loop: attempt after attempt dies without getting anywhere, most often because the same node is in each of them.
+"""The rule `crash_loop`: several attempts in a row fail without progress, often because of the same node.
 
-tr1, a 13B before BLOOM, got the node with the ECC error again in its next job and died at start-up
+tr1, a 13B training before BLOOM, was given the node with the ECC error again in its next job and failed at start-up
 (docs/development/incident-record.md, "Crashes", C3).
 """
 
@@ -12,18 +12,20 @@ from megatron_monitor.run.nodes import nodes_of, suspects
 from megatron_monitor.run.records import AttemptEnd
 from megatron_monitor.run.state import RunState
 
-_CRASHES = 3  # Attempts in a row that died without a new checkpoint; two may be chance.
-_CRASHES_SAME_NODE = 2  # Attempts in a row that failed on the same named node: that is no chance.
-_WINDOW = 86400.0  # Between the first and the last: a crash a week is MTBF, not a loop.
+_CRASHES = 3  # Attempts in a row that failed without a new checkpoint; two may be chance.
+_CRASHES_SAME_NODE = 2  # Attempts in a row that failed on the same named node: that is not chance.
+_WINDOW = 86400.0  # Seconds between the first and the last: a crash per week is MTBF, not a loop.
 
 
 class CrashLoop(Rule):
-    """It remembers nothing: the run has the ends of its attempts."""
+    """Has no memory: the run's state has the ends of its attempts."""
 
     name = "crash_loop"
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Firing while the last attempts died in a row; resolved when one saves a checkpoint or gets further."""
+        """Fire while the last attempts failed in a row. An attempt that saves a checkpoint or gets further
+        resolves it.
+        """
         attempt = state.attempt
         if not state.live or attempt.phase == "finished":
             return CLEAR
@@ -37,7 +39,7 @@ class CrashLoop(Rule):
             return CLEAR
         last = row[-_CRASHES_SAME_NODE:]
         common = sorted(set(last[0].nodes).intersection(*map(attrgetter("nodes"), last)))
-        # the nodes are those that failed, not all that took part
+        # the nodes that failed, not all nodes of the attempt
         named = common if len(common) <= 8 and all(end.culprit for end in last) else []
         if len(row) < _CRASHES and not named:
             return CLEAR
@@ -78,7 +80,7 @@ def _present(state: RunState) -> AttemptEnd:
 
 
 def _row(ends: list[AttemptEnd]) -> list[AttemptEnd]:
-    """The last attempts that died one after the other with the same last checkpoint, within the window."""
+    """Return the last attempts that failed in a row with the same last checkpoint, within the window."""
     row: list[AttemptEnd] = []
     for end in reversed(ends):
         if end.planned or (row and (end.checkpoint != row[-1].checkpoint or row[0].at - end.at > _WINDOW)):
@@ -88,7 +90,7 @@ def _row(ends: list[AttemptEnd]) -> list[AttemptEnd]:
 
 
 def _got_further(state: RunState) -> bool:
-    """The present attempt has done what the last ones did not."""
+    """Return True if the present attempt got further than the last ones."""
     if not state.ends:
         return True
     last = state.ends[-1]

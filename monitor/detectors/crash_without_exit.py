@@ -1,8 +1,9 @@
-"""Crash without exit: a fatal line, then nothing; the other processes hold their GPUs and the job does not end.
+"""The rule `crash_without_exit`: a fatal line, then silence. The other processes keep their GPUs and the job does not
+end.
 
-BLOOM met it weekly: one process died and the scheduler still listed the job as running
-(docs/development/incident-record.md, "Hangs", H6).
-The log alone cannot see the job. What it can see: no launcher reported an end, no process was ended, the log is silent.
+This happened to BLOOM every week: one process failed, and the scheduler still listed the job as running
+(docs/development/incident-record.md, "Hangs", H6). The log does not show the job. It shows that no launcher reported an
+end, that no process was ended, and that no line came.
 """
 
 from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings, missing_evidence
@@ -10,14 +11,16 @@ from megatron_monitor.run.job import evidence as job_evidence
 from megatron_monitor.run.nodes import suspects
 from megatron_monitor.run.state import Attempt, RunState
 
-# srun --kill-on-bad-exit and torchrun end the others within a minute; PyTorch's own clean-up takes seconds.
+# srun --kill-on-bad-exit and torchrun end the other processes within a minute, PyTorch's own clean-up within seconds.
 _MINIMUM = 90.0
-_MAXIMUM = 300.0  # However slow the iterations are: nothing ends by itself after five minutes.
-_ITERATIONS = 2.0  # Between the two: so many iterations' time, in which healthy ranks would have shown progress.
+_MAXIMUM = 300.0  # Maximum seconds, however slow the iterations are: nothing ends by itself after five minutes.
+_ITERATIONS = 2.0  # In between, the time of so many iterations: healthy ranks would have shown progress.
 
 
 def _due(attempt: Attempt) -> float | None:
-    """When the silence after the fatal line is over; None if an end was seen or there was no fatal line."""
+    """Return the instant at which the silence after the fatal line is long enough. None if an end was seen or no fatal
+    line.
+    """
     failure, found = attempt.failure, attempt.ending
     if attempt.phase != "crashed" or failure is None or found.gone or not found.certain:
         return None
@@ -27,13 +30,13 @@ def _due(attempt: Attempt) -> float | None:
 
 
 class CrashWithoutExit(Rule):
-    """It remembers nothing: the ending has it all."""
+    """Has no memory: the run's state has the ending."""
 
     name = "crash_without_exit"
     is_timed = True
 
     def evaluate(self, state: RunState, now: float, _settings: RuleSettings) -> Finding:
-        """Firing until an end is seen, or the run goes on."""
+        """Fire until an end is seen or the run continues."""
         attempt = state.attempt
         due = _due(attempt)
         if due is None or not state.live or attempt.failure is None:

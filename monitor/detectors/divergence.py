@@ -1,8 +1,8 @@
-"""Divergence: the loss rises and goes on rising, without any spike.
+"""The rule `divergence`: the loss rises and continues to rise without a spike.
 
-Lines are taken in blocks; a block's median is not moved by a spike of a dozen lines. Three blocks in a row that rise,
-and a level well above the lowest of the last forty, are a divergence. What "well above" is comes from how much the
-run's own blocks differ, so that a slow wander of the data is none.
+Lines are grouped in blocks. The median of a block is not moved by a spike of a dozen lines. Three blocks in a row that
+rise to a level well above the lowest of the last forty are a divergence. How far depends on how much the run's own
+blocks differ, so that slow changes of the data are not reported.
 """
 
 import math
@@ -25,19 +25,19 @@ from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high, spread
 
-_RISES = 3  # blocks in a row: IDEFICS and the 104B runs rose for hours before anybody looked
-_STEADY = 0.2  # least of them over the largest: a change of the data is one step, a divergence goes on
-_STEP_NOISE = 4.0  # times that noise: a larger change between two blocks is a step
-_MEDIAN_NOISE = 1.2533  # of a median over that of a mean, white noise
-_MOST_ALIKE = 0.8  # correlation of neighbours: more of it in 25 lines is the course of the loss
-_LEARNED = 8  # blocks before anything is judged
+_RISES = 3  # blocks in a row: the losses of IDEFICS and the 104B runs rose for hours before a person noticed
+_STEADY = 0.2  # ratio of the smallest to the largest rise: a change of the data is one step, a divergence continues
+_STEP_NOISE = 4.0  # times the noise: a larger change between two blocks is a step
+_MEDIAN_NOISE = 1.2533  # standard error of a median over that of a mean, for white noise
+_MOST_ALIKE = 0.8  # maximum correlation of neighbours: more in 25 lines is the trend of the loss
+_LEARNED = 8  # blocks before the first evaluation
 
 
-_RISE = 0.03  # Least rise over the lowest block: below it lie changes of the data that every long run has.
-_SPREADS = 6.0  # Times the noise of the run's own blocks: at 2 % noise the median of 25 lines is good to 1 %.
-_BLOCK = 25  # Lines in a block: three of them are the time to detect, and fewer make the median too noisy.
-_BLOCKS = 40  # Blocks in which the lowest is looked for: a thousand lines, so that a slow rise adds up.
-_CRITICAL = 0.1  # A rise of this much does not come back by itself in any run on record.
+_RISE = 0.03  # Minimum rise over the lowest block: every long run has smaller changes of the data.
+_SPREADS = 6.0  # Times the noise of the run's own blocks: with 2 % noise the median of 25 lines has an error of 1 %.
+_BLOCK = 25  # Lines per block: three blocks are the time to detection, and fewer lines make the median too noisy.
+_BLOCKS = 40  # Blocks among which the lowest is searched: a thousand lines, so that a slow rise adds up.
+_CRITICAL = 0.1  # No run on record recovered from such a rise by itself.
 
 
 class Rise(Struct):
@@ -52,8 +52,8 @@ class Rise(Struct):
 
 
 def _line_noise(losses: list[float]) -> float:
-    """What the noise from line to line does to the median of these losses, as a part of them: more where neighbours are
-    alike, which the change from one line to the next tells. The course of the loss within them is taken out.
+    """Return how far the noise between lines moves the median of these losses, as a ratio. Correlated neighbours
+    increase it, which the differences between lines show. The trend within the lines is removed.
     """
     levels, half = [math.log(loss) for loss in losses], len(losses) // 2
     if half:
@@ -71,7 +71,7 @@ def _differences(values: list[float]) -> list[float]:
 
 
 class Divergence(Rule):
-    """The block that is being filled, and the medians of those that are full."""
+    """The block that is being filled and the medians of the full ones."""
 
     name = "divergence"
     inhibited_by = ("nan_loss",)
@@ -82,12 +82,12 @@ class Divergence(Rule):
     blocks: list[tuple[int, float, int | None, int | None]] = field(default_factory=list)
     """(last iteration, median of the log loss, consumed samples, last checkpoint), oldest first."""
     noises: list[float] = field(default_factory=list)
-    """How far the noise from line to line moves the median of a block, one a block, the last ones."""
+    """For each of the last blocks, how far the noise between lines moves its median."""
     seen: tuple[int, float] | None = None
     rise: Rise | None = None
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """Collect the losses of the step source in blocks; every node of HF Trainer or an engine may print one."""
+        """Collect the losses of the step source in blocks. Each node of HF Trainer or an engine may print one."""
         lines, changed, infinite = state.attempt.whole_lines, False, math.inf
         current, size = self.current, _BLOCK
         for step in steps:
@@ -95,7 +95,7 @@ class Divergence(Rule):
             if not (step.counted if lines else is_news(self, step)):
                 continue
             if self.attempt != state.attempt.number:
-                # what the new attempt computes again is forgotten; the block that was being filled was of the old one
+                # forget what the new attempt recomputes; the unfinished block belonged to the old attempt
                 changed = changed or self.rise is not None
                 self.attempt, self.current, self.rise = state.attempt.number, [], None
                 self.blocks = [block for block in self.blocks if block[0] < step.iteration]
@@ -113,23 +113,23 @@ class Divergence(Rule):
         return changed
 
     def _judge(self, at: float) -> bool:
-        """A block is full. Whether that changes anything."""
+        """Evaluate a full block. Return True if the finding may have changed."""
         levels = [block[1] for block in self.blocks]
         if self.rise is not None:
             risen = levels[-1] - self.rise.base
             if risen <= self.rise.bar / 2:
                 self.rise = None
             elif risen < math.log1p(_CRITICAL) and min(levels) > self.rise.base:
-                self.rise.base = min(levels)  # a level that has stood for as long as we remember is the new normal
+                self.rise.base = min(levels)  # a level that lasted for the whole memory is the new normal
             return True
         if len(levels) < _LEARNED or levels[-1] <= levels[-2]:
             return False
         changes = _differences(levels)
         rises = changes[-_RISES:]
         if min(rises) <= _STEADY * max(rises):
-            return False  # falls among them, or a single step: other data has another level
-        # Noise of a block's median: second differences know nothing of a smooth fall, whose slope changes all the time.
-        # A few blocks may happen to lie close together: what their lines differ by tells it better.
+            return False  # a fall among them, or a single step: other data has another level
+        # Noise of a block's median: second differences ignore a smooth fall, whose slope changes all the time. A few
+        # blocks may be close together by chance. The differences between their lines are a better estimate then.
         noise = max(spread(_differences(changes)) / math.sqrt(6), median_high(self.noises or [0.0]))
         bar = max(math.log1p(_RISE), _SPREADS * noise)
         lowest = min(range(len(levels)), key=levels.__getitem__)
@@ -142,7 +142,9 @@ class Divergence(Rule):
         return True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """A warning while the loss is a little above its lowest and rose three times; critical when it is far above."""
+        """Fire a warning while the loss is a little above its lowest level after three rises, critical if it is far
+        above.
+        """
         rise = self.rise
         if verdict := unless_standing(state, self.attempt, found=rise is not None):
             return verdict

@@ -1,8 +1,8 @@
-"""CUDA_LAUNCH_BLOCKING: what it costs here, where the log shows that it is set.
+"""The rule `launch_blocking`: the cost of CUDA_LAUNCH_BLOCKING if the log shows that it is set.
 
-BLOOM trained with =1, because without it runs of 160 GPUs and more hung; it cost 6.3 % on 80 GPUs and nothing on 160
-(docs/development/incident-record.md, "CUDA_LAUNCH_BLOCKING"). So =1 is not a mistake, and "not seen" is unknown, not 0.
-The variable leaves no trace within an attempt: it is slower as a whole than the run's attempts of the other setting.
+BLOOM trained with =1, because without it runs of 160 GPUs and more hung. It cost 6.3 % on 80 GPUs and nothing on 160
+(docs/development/incident-record.md, "CUDA_LAUNCH_BLOCKING"). So =1 is not a mistake, and a missing value is unknown,
+not 0. The variable leaves no trace within an attempt: the whole attempt is slower than attempts with the other setting.
 """
 
 import math
@@ -16,23 +16,23 @@ from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
 VARIABLE = "CUDA_LAUNCH_BLOCKING"
-_RISK = 160  # GPUs from which asynchronous attempts were seen to hang
+_RISK = 160  # GPUs from which attempts without the variable were seen to hang
 
 
-_COST = 0.03  # A measured cost from here on is notified; less lies between two attempts of the same setting.
+_COST = 0.03  # Minimum cost that is notified: two attempts of the same setting differ by less.
 
 
 class LaunchBlocking(AttemptRule):
-    """The comparison, made when the attempt has shown its level."""
+    """The comparison, made once the attempt's level is known."""
 
     name = "launch_blocking"
     is_level = True
 
     at: float | None = None
-    """When it was made."""
+    """Instant of the comparison."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """True when the attempt has just shown its level: then there is something to compare."""
+        """Return True if the attempt's level has just become known, so that it can be compared."""
         if self.at is not None or not steps[-1].counted:
             return False  # this attempt has been compared
         segments = slowdown.Slowdown.of(state).segments
@@ -89,8 +89,8 @@ class LaunchBlocking(AttemptRule):
 
 
 def _where(found: Attribution | None) -> str:
-    """Which part of the iteration took what it cost, by the log's timers. The variable lengthens compute on all ranks:
-    another part says that something else has changed, too.
+    """Return the part of the iteration that took the added time, by the log's timers. The variable lengthens compute on
+    all ranks. Another part shows that something else has changed as well.
     """
     if found is None or not found.part:
         return ""

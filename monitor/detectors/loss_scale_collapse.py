@@ -1,8 +1,9 @@
-"""Loss scale collapse: it halves again and again, sinks over thousands of iterations, or has reached its minimum.
+"""The rule `loss_scale_collapse`: the scale halves again and again, sinks over thousands of iterations, or is at its
+minimum.
 
-Healthy is: halved once, doubled after a window of clean steps (1000 by default). Each fall counts in halvings, from
-overflow lines or from the iteration lines, whichever shows more. A scale that never moves (bf16 prints none or 1.0, a
-static one is constant) is no evidence; -1 is no scale.
+A healthy scale is halved once and doubled after a window of clean steps (1000 by default). A fall is counted in
+halvings, from overflow lines or from iteration lines, whichever shows more. A scale that never moves (bf16 prints none
+or 1.0, a static scale is constant) is not evidence. -1 is not a scale.
 """
 
 import math
@@ -18,21 +19,21 @@ from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high
 from megatron_monitor.statistics.series import ScaleSearch
 
-_BLOCKS = 16  # blocks of the slow decline that are remembered
-_DYNAMIC = 16.0  # an attempt that never had this scale was never far from the minimum: it did not fall there
+_BLOCKS = 16  # remembered blocks of a slow decline
+_DYNAMIC = 16.0  # an attempt that never had this scale did not fall to its minimum
 _SHORT, _LONG = 10, 50  # iterations within which halvings are counted
-_GROWN = 1.25  # of the least median of a block: a norm that rises so far and lasts is no noise
+_GROWN = 1.25  # times the smallest median of a block: a norm that rises so far and stays is not noise
 _ORDER = ("", "declining", "falling", "minimum", "exhausted")
 """Reasons, the worst last."""
 
 
-# Within 10 iterations: health halves once, with hysteresis at the second overflow; GLM-130B fell like this 30
-# iterations before its loss exploded.
+# Within 10 iterations: a healthy scale halves once, with hysteresis at the second overflow. GLM-130B's fell like this
+# 30 iterations before its loss exploded.
 _HALVINGS = 3
-# Within 50 iterations: at one overflow in 1000 iterations four of them meet by chance once in millions.
+# Within 50 iterations: at one overflow per 1000 iterations four meet by chance once in millions.
 _HALVINGS_SLOW = 4
-_MINIMUM = 1.0  # The smallest scale of Megatron and DeepSpeed by default; at twice that there is one step left.
-# Iterations without a further fall that end the incident: doubling again takes thousands, it is not waited for.
+_MINIMUM = 1.0  # Smallest scale of Megatron and DeepSpeed by default. At twice this value one step is left.
+# Iterations without a further fall that end the incident. Doubling again takes thousands.
 _IDLE = 100
 _BLOCK = 500  # Iterations whose median shows a slow decline: half the window after which a scale doubles.
 _DECLINE = 3.0  # Halvings between such medians: a 104B run sank 8-fold over 2,300 iterations before it broke.
@@ -43,7 +44,7 @@ def _floor(level: float, minimum: float) -> bool:
 
 
 class LossScaleCollapse(AttemptRule):
-    """Falls of the last iterations, and medians of the past. Scales as logarithms to base 2."""
+    """Falls of the last iterations and medians of the past. Scales are logarithms to base 2."""
 
     name = "loss_scale_collapse"
     listens = (OverflowSkipped, LossScaleExhausted)
@@ -52,43 +53,43 @@ class LossScaleCollapse(AttemptRule):
     search: ScaleSearch = field(default_factory=ScaleSearch)
     line_scale: float | None = None
     counted: float = 0.0
-    """Halvings that overflow lines reported since the last iteration line."""
+    """Halvings in overflow lines since the last iteration line."""
     pair: tuple[float, float] | None = None
     highest: float = 0.0
-    """The largest scale of this attempt since its search ended."""
+    """Largest scale of this attempt since its search ended."""
     falls: list[tuple[int, float]] = field(default_factory=list)
     """(iteration, halvings)."""
     block: list[float] = field(default_factory=list)
     block_from: int = 0
     blocks: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
-    """Grad norms of the block,"""
+    """Grad norms of the current block."""
     usual_norms: list[float] = field(default_factory=list)
-    """... and the medians of the blocks that have them."""
+    """Medians of the blocks with grad norms."""
     reason: str = ""
     onset: int = 0
     since: float = 0.0
     before: float = 0.0
     last_fall: int = 0
     handed_on = ("blocks", "usual_norms")
-    """In a new attempt the scaler starts anew; what the scale used to be is remembered."""
+    """A new attempt starts a new scaler. Earlier scales are remembered."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """See the scale of each step."""
+        """Read the scale of each step."""
         attempt = state.attempt
         lines, first, changed = attempt.whole_lines, attempt.first_iteration, False
         minimum = program_of(attempt.format).minimum_loss_scale or _MINIMUM
         for step in steps:
             scale = step.loss_scale
             if scale is None or scale <= 0 or not step.counted or (scale == 1.0 and not self.line_scale):
-                continue  # bf16 prints none or 1.0: there is nothing to scale
+                continue  # bf16 prints none or 1.0: there is no scale
             changed |= self._seen(step, math.log2(scale), lines, first == step.iteration, minimum)
         return changed
 
     def _seen(
         self, step: Step, level: float, lines: bool, first: bool, minimum: float,
     ) -> bool:  # fmt: skip
-        """A step at which something may have moved. `lines`: the loop's, which show each level."""
+        """Process a step at which the scale may have moved. `lines`: lines of the loop, which show each level."""
         known, iteration, fall, changed = self.line_scale, step.iteration, 0.0, False
         if known is not None and lines:
             fall = max(0.0, known - level - self.counted)
@@ -97,7 +98,7 @@ class LossScaleCollapse(AttemptRule):
         self.line_scale, self.counted = level, 0.0
         searching = self.search.is_searching(step.finished, first, fall > 0)
         self.highest = level if searching else max(self.highest, level)
-        # the minimum is reported once, and again where the scale has moved
+        # the minimum is reported once, and again after the scale has moved
         news = level != known or not self._worse("minimum")
         if news and _floor(level, minimum) and max(self.highest, level) >= math.log2(_DYNAMIC):
             changed = self._open(step.at, "minimum", iteration)
@@ -112,7 +113,7 @@ class LossScaleCollapse(AttemptRule):
         return changed
 
     def on_event(self, state: RunState, event: OverflowSkipped | LossScaleExhausted, _settings: RuleSettings) -> bool:
-        """See each overflow when it is reported, before the step's own line."""
+        """Count each overflow when it is reported, before the step's own line."""
         attempt = state.attempt
         iteration = attempt.latest.iteration or 0
         at = attempt.step_timer.at if attempt.step_timer.at is not None else state.updated_at
@@ -122,7 +123,7 @@ class LossScaleCollapse(AttemptRule):
             return False
         pair = (event.loss_scale, event.new_loss_scale)
         if pair == self.pair or min(pair) <= 0:
-            return False  # the same reduction reported twice, or another engine's copy
+            return False  # the same reduction again, or another engine's copy
         self.pair = pair
         fall = math.log2(event.loss_scale) - math.log2(event.new_loss_scale)
         self.counted += max(0.0, fall)
@@ -137,14 +138,14 @@ class LossScaleCollapse(AttemptRule):
         self.last_fall = iteration
         recent = sum(halvings for when, halvings in self.falls if when > iteration - max(_SHORT, every))
         lately = sum(halvings for _, halvings in self.falls)
-        # one line of many iterations shows the net fall of all of them
+        # one line of many iterations shows their net fall
         needed = _HALVINGS + (every > _SHORT) + (every > _LONG)
         if recent >= needed or lately >= _HALVINGS_SLOW + (every > _LONG):
             return self._open(at, "falling", self.falls[0][0])
         return bool(self.reason)
 
     def _slow(self, step: Step, level: float, lines: bool) -> bool:
-        """The level of whole blocks."""
+        """Update the medians of whole blocks."""
         iteration = step.iteration
         self.block.append(level)
         if lines and step.grad_norm is not None:
@@ -168,7 +169,7 @@ class LossScaleCollapse(AttemptRule):
         return False
 
     def _worse(self, reason: str) -> bool:
-        """Whether this or worse is reported already."""
+        """Return True if this reason or a worse one is reported already."""
         return _ORDER.index(reason) <= _ORDER.index(self.reason)
 
     def _open(self, at: float, reason: str, onset: int) -> bool:
@@ -180,17 +181,17 @@ class LossScaleCollapse(AttemptRule):
         return True
 
     def _calmed(self, iteration: int, level: float, minimum: float) -> bool:
-        """Whether the incident has ended with this step."""
+        """Return True if this step ended the incident."""
         if self.reason == "declining" or iteration - self.last_fall < _IDLE or _floor(level, minimum):
             return False
         self.reason, self.falls, self.before = "", [], 0.0
         self.highest = level
-        self.block, self.block_from, self.blocks = [], iteration, []  # reported once: no decline on top of the fall
+        self.block, self.block_from, self.blocks = [], iteration, []  # no decline is reported after the fall
         self.norms, self.usual_norms = [], []
         return True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """A warning while the scale falls, critical where it can fall no further."""
+        """Fire a warning while the scale falls, critical when it cannot fall further."""
         exhausted = self.reason == "exhausted"
         if verdict := unless_standing(state, self.attempt, found=bool(self.reason), outlives=exhausted):
             return verdict
@@ -219,7 +220,7 @@ class LossScaleCollapse(AttemptRule):
         return Finding("firing", severity, summary, stated(evidence), onset=self.onset, since=self.since)
 
     def _of_gradients(self) -> str:
-        """What the grad norms of the blocks say of it: a scale also sinks where single steps overflow by chance."""
+        """Return what the blocks' grad norms show: a scale also sinks if single steps overflow by chance."""
         norms, advice = self.usual_norms, "lower the learning rate or go back before it breaks"
         if len(norms) < 2:
             return f"if gradients grow, {advice}"

@@ -1,11 +1,14 @@
-"""Loss spike, and what becomes of it: spike, recovering, rising, not recovered; or a bump after a restart.
+"""The rule `loss_spike`: a spike of the loss and its course (recovering, rising, not recovered), or a bump after a
+restart.
 
-Loss and grad norm are judged as logarithms against the level of the last lines of the same training, whose fall is
-taken along (early in a training the loss falls by more in a hundred lines than a spike is high). A line is abnormal
-that exceeds a floor, many spreads, and what the run has shown before by far: loss noise has heavy tails that no number
-of standard deviations covers. While a spike is open nothing is learned, so it cannot widen its own window.
-Most spikes recover by themselves (BLOOM's of 2022-04-12 in 30 iterations): they are information. Only one that does not
-come back is notified.
+Logarithms of loss and grad norm are compared with the level of the last lines of the same training. The level includes
+the trend, because early in a training the loss falls by more in a hundred lines than a spike is high. A line is
+abnormal if it exceeds a floor, many spreads, and by far the largest excess of the run so far: loss noise has heavy
+tails that no number of standard deviations covers. While a spike is open nothing is learned, so that it cannot widen
+its own bars.
+
+Most spikes recover by themselves (BLOOM's of 2022-04-12 in 30 iterations) and are only information. A spike that does
+not recover is notified.
 """
 
 import math
@@ -32,83 +35,86 @@ from megatron_monitor.statistics.median import median_high as median
 from megatron_monitor.statistics.median import spread
 
 LOSS_SPREAD, NORM_SPREAD = 0.004, 0.05
-"""Least spreads: bf16 losses take few distinct values (steps of 0.4 to 0.8 %), so a window's own may be 0."""
+"""Minimum spreads: bf16 losses take few distinct values (steps of 0.4 to 0.8 %), so that the spread of a window may be
+0.
+"""
 
-# What is normal now: level, spread, and the bars above which a line is abnormal.
+# The present normal: level, spread, and the bars above which a line is abnormal.
 
-MINIMUM = 64  # lines before anything is judged
-BARS_EVERY = 16  # lines between two looks at level, spread and bars
-LEVEL_EVERY, _LEVELS = 32, 256  # lines between two marks of the level, marks kept: what a resume is compared with
+MINIMUM = 64  # lines before the first evaluation
+BARS_EVERY = 16  # lines between two updates of level, spread and bars
+LEVEL_EVERY, _LEVELS = 32, 256  # lines between two stored levels, and their number: a resume is compared with them
 CLOSED_BY = 3  # normal lines in a row that end a spike
 _ROOT_2 = math.sqrt(2)
-_WINDOW = 128  # lines of the present normal: what OLMo-core takes; long enough for quartiles, short enough to follow
-_STRETCH = 32  # lines whose median is the level; what it lost against the stretch before is the fall
-_LAG = 8  # lines between the two values of a difference: far enough that noise has forgotten, no trend in between
-_DECAY = 0.992  # of the largest healthy excess, at each look: remembered for some 2,000 lines
-_RAISED, _RAISED_NORM = 2.5, math.log(2.0)  # spreads of the loss before, and grad norm beside it, that support a jump
+_WINDOW = 128  # lines of the present normal, as in OLMo-core: enough for quartiles, few enough to follow changes
+_STRETCH = 32  # lines whose median is the level; the difference from the stretch before is the trend
+_LAG = 8  # lines between the two values of a difference: noise is uncorrelated and the trend is small
+_DECAY = 0.992  # factor of the largest healthy excess per update: it is remembered for some 2,000 lines
+_RAISED, _RAISED_NORM = 2.5, math.log(2.0)  # spreads of the previous loss, and grad norm beside it, that support a jump
 _HOLDS = 0.8  # share of the line before: noise falls back by half in a line, a spike does not
-_RECENT = 50  # lines whose median says whether the loss has come back (training-monitors.md, 3.4)
-_CLIMB = 20  # lines: three such stretches that rise one over the other are a loss that climbs. Spikes that came back by
-# themselves climbed for 20 to 40 lines, to three times the loss in one of 20 runs of MLPerf v5.1
+_RECENT = 50  # lines whose median shows whether the loss has recovered (training-monitors.md, 3.4)
+_CLIMB = 20  # lines per stretch; three stretches that rise one after the other are a climbing loss
+# Spikes that recovered by themselves climbed for 20 to 40 lines, to three times the loss in one of 20 runs of MLPerf
+# v5.1.
 _STANDING = 1000  # lines after which a level below a spike's is the new normal
-_STEADY_NORM = 30  # lines after which a grad norm that stays high beside a normal loss is the new normal
+_STEADY_NORM = 30  # lines after which a high grad norm beside a normal loss is the new normal
 
 
-# A smaller jump of the loss is no spike, however quiet the run was: spikes on record begin at 10 to 18 %.
+# A smaller jump of the loss is not a spike, however quiet the run was: spikes on record begin at 10 to 18 %.
 _LOSS_FLOOR = 0.08
-# Least jump in one line without a sign in the grad norm or in the line before: a single odd batch reads 30 % high in
+# Minimum jump in one line without a sign in the grad norm or in the line before: a single odd batch is 30 % high in
 # runs of 2 % noise, and the next line is normal.
 _LOSS_ONLY = 0.5
 # Times the normal grad norm in a single line: a public run has one of 6.7 without any trace in the loss.
 _NORM_FLOOR = 12.0
-# The same in two lines in a row, or beside a high loss: BLOOM's spike began with 3.9, 9.9, 66 times.
+# The same in two lines in a row, or beside a high loss: BLOOM's spike began with 3.9, 9.9 and 66 times.
 _NORM_FLOOR_TWICE = 4.0
-# Robust standard deviations in a single line: OLMo-core's 6 assume a normal distribution, tails are heavier.
+# Robust standard deviations in a single line. OLMo-core's 6 assume a normal distribution, but tails are heavier.
 _SPREADS = 10.0
-_RECORD_FACTOR = 2.0  # Times the largest excess that this run has shown in health: the tail is learned, not assumed.
-_TWICE = 0.6  # Of these bars for two lines in a row of which the second is hardly lower, or for three lines in a row.
-_RECOVERED = 0.02  # Within this of the normal before (or three spreads) the loss has come back.
-# Iterations that a spike may take to come back before people are notified: spikes on record took 30 to 500.
+_RECORD_FACTOR = 2.0  # Times the largest excess of this run in normal operation: the tail is learned, not assumed.
+_TWICE = 0.6  # Share of these bars for two lines in a row without a clear fall, or for three lines in a row.
+_RECOVERED = 0.02  # The loss has recovered within this of the earlier normal (or three spreads).
+# Iterations that a spike may take to recover before it is notified: spikes on record took 30 to 500.
 _PATIENCE = 200
-_CRITICAL = 0.5  # Not recovered and this much above normal: everything computed since is lost work.
+_CRITICAL = 0.5  # Not recovered and this far above normal: all later computation is lost work.
 _RESUME_LINES = 10  # Lines after a restart in which an excess is a bump of the resume, not a spike.
-# Median excess over the loss before the restart that makes a bump: optimizer state or data order was lost.
+# Median excess over the loss before the restart that is a bump: optimizer state or data order was lost.
 _RESUME_BUMP = 0.05
 
 
 class Trace(Struct):
-    """Losses or grad norms, as logarithms in the order in which they came: at which iteration, and what is normal."""
+    """Logarithms of losses or grad norms in the order of arrival, with their iterations, and the normal."""
 
     spread: float
     values: list[float] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
     level: float | None = None
-    """What the next line should read; None until enough is known."""
+    """Expected value of the next line. None: too few lines."""
     record: float = 0.0
-    """The largest excess in health."""
+    """Largest excess in normal operation."""
     bar: float = math.inf
-    """An excess that is abnormal in a single line,"""
+    """Excess that is abnormal in a single line."""
     lower: float = math.inf
-    """and in two lines in a row."""
+    """Excess that is abnormal in two lines in a row."""
 
     def excess(self, value: float | None) -> float:
-        """How far a line lies above what it should read; 0 where that is unknown."""
+        """Return how far a line is above its expected value; 0 if that is unknown."""
         return 0.0 if value is None or self.level is None else value - self.level
 
     def add(self, value: float, stamp: int) -> None:
-        """A line in health."""
+        """Add a normal line."""
         self.record = max(self.record, self.excess(value))
         self.values.append(value)
         self.stamps.append(stamp)
 
     def before(self, stamp: int) -> None:
-        """Forget what came at `stamp` or later: a restart went back behind it."""
+        """Forget lines at `stamp` or later, because a restart went back before it."""
         self.values = [value for value, at in zip(self.values, self.stamps, strict=True) if at < stamp]
         self.stamps = [at for at in self.stamps if at < stamp]
 
     def learn(self, floors: tuple[float, float], least: float, constant: bool) -> None:
-        """Level, spread and bars from the lines that are known now: no bar below its floor, no spread below `least`.
-        `constant`: a figure that is always the same is not computed, and no evidence.
+        """Compute level, spread and bars from the known lines: no bar below its floor, no spread below `least`.
+        `constant`: a figure that never changes is not computed and not evidence.
         """
         self.record *= _DECAY
         self.bar = self.lower = math.inf
@@ -122,7 +128,7 @@ class Trace(Struct):
 
 
 class Spike(Struct):
-    """An open spike; logarithms against the frozen normal."""
+    """An open spike. Logarithms relative to the normal before it."""
 
     onset: int
     since: float
@@ -145,14 +151,14 @@ class Spike(Struct):
 
 
 def mark_level(levels: list[tuple[int, float]], iteration: int, level: float) -> None:
-    """Write down the level at this iteration."""
+    """Store the level at this iteration."""
     levels.append((iteration, level))
     if len(levels) > _LEVELS:
-        del levels[::2]  # the past gets coarser, it is never forgotten
+        del levels[::2]  # the past becomes coarser and is never forgotten
 
 
 def is_news(rule: Any, step: Step) -> bool:
-    """Whether the step has a loss that no other node has printed already: `rule.seen` holds the last one."""
+    """Return True if the step has a loss that no other node has printed. `rule.seen` holds the last one."""
     if not step.reported or step.loss is None or (step.iteration, step.loss) == rule.seen:
         return False
     rule.seen = (step.iteration, step.loss)
@@ -160,23 +166,24 @@ def is_news(rule: Any, step: Step) -> bool:
 
 
 def _level(values: list[float]) -> float | None:
-    """What the next value should be; None where too little is known."""
+    """Return the expected next value, or None if too few are known."""
     if len(values) < MINIMUM:
         return None
     half = _STRETCH // 2
     before, level = median(values[-2 * _STRETCH : -_STRETCH]), median(values[-_STRETCH:])
-    # Half a stretch lies between its median and now. A fall goes on only if both ways to see it agree (a single step
-    # down does not), a rise is not expected to.
+    # Half a stretch lies between its median and now. A fall continues only if both estimates agree (a single step down
+    # does not). A rise is not expected to continue.
     if level < before:
         level += max((level - before) / 2, min(0.0, median(values[-half:]) - median(values[-_STRETCH:-half])))
     return level
 
 
-# --- the life of a spike: how it begins, whether it comes back, what a new attempt makes of it -----------------------
+# --- the course of a spike: its beginning, its recovery, and a new attempt
+# ---------------------------------------------
 
 
 def _measure(spike: Spike, loss: float | None, norm: float | None) -> tuple[float | None, float | None]:
-    """(excess of the loss, of the grad norm) of a line of an open spike."""
+    """Return the excesses of loss and grad norm of a line during an open spike."""
     spike.lines += 1
     spike.loss, spike.norm = loss, norm
     loss_excess = loss - spike.loss_base if loss is not None and spike.loss_base is not None else None
@@ -190,7 +197,9 @@ def _measure(spike: Spike, loss: float | None, norm: float | None) -> tuple[floa
 
 
 def _stage(spike: Spike, loss_excess: float, norm_excess: float, floor: float, risen: float) -> str:
-    """What an open spike does; `risen`: against the stretch before; a high plateau does not rise."""
+    """Return the stage of an open spike. `risen`: relative to the stretch before, because a high plateau does
+    not rise.
+    """
     if len(spike.recent) >= 3 * _CLIMB:
         first, second, third = (median(spike.recent[-back:][:_CLIMB]) for back in (3 * _CLIMB, 2 * _CLIMB, _CLIMB))
         if third > floor and third > second + risen and second > first + risen:
@@ -205,16 +214,18 @@ _STAYS = {"not recovered": "not back", "rising": "still rising"}
 
 
 class LossSpike(Rule):
-    """What is normal now, and the spike that is open. Logarithms."""
+    """The present normal and the open spike, as logarithms."""
 
     name = "loss_spike"
-    inhibited_by = ("nan_loss", "divergence")  # words for the same loss
+    inhibited_by = ("nan_loss", "divergence")  # they describe the same loss
 
     attempt: int = 0
     loss: Trace = field(default_factory=lambda: Trace(LOSS_SPREAD))
     norm: Trace = field(default_factory=lambda: Trace(NORM_SPREAD))
     high: tuple[float, float, int] | None = None
-    """Excesses of the line before (loss, grad norm) if one of them was above its lower bar, and so many such lines."""
+    """Excesses (loss, grad norm) of the line before if one was above its lower bar, and the number of such lines in a
+    row.
+    """
     last_excess: float = 0.0
     lines: int = 0
     samples: int | None = None
@@ -226,7 +237,7 @@ class LossSpike(Rule):
     spike: Spike | None = None
 
     def is_abnormal(self, loss: float, norm: float) -> bool:
-        """Whether this line is part of a spike. Remembers it for the next one."""
+        """Return True if this line is part of a spike, and remember it for the next line."""
         if norm > self.norm.bar:
             return True
         high_loss = loss if loss > self.loss.lower else 0.0
@@ -245,7 +256,7 @@ class LossSpike(Rule):
         return bool(stays) or lines + 1 >= CLOSED_BY
 
     def set_bars(self) -> None:
-        """What is normal, from the lines that are known now."""
+        """Update the normal from the known lines."""
         floor = math.log1p(_LOSS_FLOOR)
         self.loss.learn((floor, _TWICE * floor), LOSS_SPREAD, constant=True)
         floors = math.log(_NORM_FLOOR), math.log(_NORM_FLOOR_TWICE)
@@ -254,7 +265,7 @@ class LossSpike(Rule):
     def begin(
         self, step: Step, checkpoint: int | None, kind: str, loss: float | None, norm: float | None,
     ) -> None:  # fmt: skip
-        """A spike, or a bump after a restart, with this line (logarithms of loss and grad norm)."""
+        """Begin a spike, or a bump after a restart, with this line (logarithms of loss and grad norm)."""
         base = self.resume_level if kind == "resume_bump" else self.loss.level
         by_loss = loss is not None and base is not None and loss - base > math.log1p(_RECOVERED)
         self.spike = spike = Spike(
@@ -273,11 +284,11 @@ class LossSpike(Rule):
         _measure(spike, loss, norm)
 
     def follow(self, spike: Spike, iteration: int, loss: float | None, norm: float | None) -> bool:
-        """One more line of an open spike. Whether its stage changed."""
+        """Add a line to the open spike. Return True if its stage changed."""
         loss_excess, norm_excess = _measure(spike, loss, norm)
         if loss_excess is None:
             spike.normal_lines = 0
-            return False  # the loss is gone: another detector's finding
+            return False  # the loss is missing, which another rule reports
         low = loss_excess <= spike.loss_band
         is_steady = norm_excess is None or norm_excess <= spike.norm_band or spike.lines >= _STEADY_NORM
         spike.normal_lines = spike.normal_lines + 1 if low and is_steady else 0
@@ -294,7 +305,7 @@ class LossSpike(Rule):
         if late and (level := median(recent[-_RECENT:])) > spike.loss_band:
             spike.stage = "not recovered"
             if spike.lines >= _STANDING and level < floor:
-                # a level that has stood for a thousand lines, below what a spike is: other data, another schedule
+                # a level of a thousand lines below a spike's: other data, another schedule
                 self.spike = None
                 self.loss.before(0)
                 self.norm.before(0)
@@ -305,7 +316,7 @@ class LossSpike(Rule):
         return spike.stage != before
 
     def resume(self, attempt: int, iteration: int) -> bool:
-        """A new attempt: what it will compute again is forgotten, an open spike is over. Whether one was open."""
+        """Forget what a new attempt will recompute, and end the open spike. Return True if one was open."""
         was_open = self.spike is not None
         self.attempt = attempt
         self.spike = None
@@ -324,7 +335,7 @@ class LossSpike(Rule):
         return was_open
 
     def is_bump(self, loss: float | None) -> bool:
-        """Whether the first lines after a restart stand above where the loss was before it."""
+        """Return True if the first lines after a restart are above the loss before it."""
         self.resume_left -= 1
         if loss is None or self.resume_level is None:
             return False
@@ -334,7 +345,7 @@ class LossSpike(Rule):
         return len(over) >= CLOSED_BY and median(over) > bar
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """See the lines of the step source; every node of HF Trainer or an engine may print the same one."""
+        """Process lines of the step source. Each node of HF Trainer or an engine may print the same one."""
         attempt = state.attempt
         lines, number, changed = attempt.whole_lines, attempt.number, False
         log, infinite = math.log, math.inf
@@ -345,14 +356,14 @@ class LossSpike(Rule):
             if self.attempt != number:
                 changed |= self.resume(number, step.iteration)
             loss = log(printed) if printed is not None and 0.0 < printed < infinite else None
-            # 0.000 is not computed, -1 neither, and a norm that is no number is another detector's
+            # 0.000 and -1 are not computed, and a norm that is NaN belongs to another rule
             norm = log(norm) if norm is not None and 0.0 < norm < infinite else None
-            if self.spike is not None or self.resume_left:  # these lines may be off: nothing is learned from them
+            if self.spike is not None or self.resume_left:  # these lines may be abnormal and are not learned
                 changed |= self._off(state, step, loss, norm)
                 continue
             loss_excess, norm_excess = self.loss.excess(loss), self.norm.excess(norm)
             high = loss_excess > self.loss.lower or norm_excess > self.norm.lower or self.high is not None
-            if high and self.is_abnormal(loss_excess, norm_excess):  # nothing is learned from such a line
+            if high and self.is_abnormal(loss_excess, norm_excess):  # an abnormal line is not learned
                 self.begin(step, state.learned.checkpoints.last_iteration, "spike", loss, norm)
                 changed = True
                 continue
@@ -370,7 +381,7 @@ class LossSpike(Rule):
         return changed
 
     def _off(self, state: RunState, step: Step, loss: float | None, norm: float | None) -> bool:
-        """A line of an open spike, or one of the first after a restart. Whether anything changed."""
+        """Process a line of an open spike or one of the first after a restart. Return True if anything changed."""
         if self.spike is not None:
             return self.follow(self.spike, step.iteration, loss, norm)
         bump = self.is_bump(loss)
@@ -379,7 +390,7 @@ class LossSpike(Rule):
         return bump
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Information while a spike may still come back by itself, a warning when it rises on or has not come back."""
+        """Fire information while a spike may recover, and a warning when it rises further or has not recovered."""
         spike = self.spike
         if verdict := unless_standing(state, self.attempt, found=spike is not None):
             return verdict
@@ -402,7 +413,7 @@ class LossSpike(Rule):
 
 
 def _figures(spike: Spike) -> dict[str, float]:
-    """Each figure that is known, as evidence."""
+    """Return the known figures as evidence."""
     loss, norm = spike.loss_base, spike.norm_base
     logarithms = {
         "lm_loss": spike.loss,
@@ -416,7 +427,7 @@ def _figures(spike: Spike) -> dict[str, float]:
 
 
 def _summary(spike: Spike, facts: dict[str, object], patience: int) -> str:
-    """One sentence: what, since when, the number against its normal, what to do."""
+    """Return one sentence: what happened, since when, the value and its normal, what to do."""
     parts = []
     if spike.loss is not None and spike.loss_base is not None:
         parts.append(
@@ -439,4 +450,4 @@ def _summary(spike: Spike, facts: dict[str, object], patience: int) -> str:
     )
 
 
-_WORSE = ("nan_loss", "divergence")  # words for the same loss
+_WORSE = ("nan_loss", "divergence")  # they describe the same loss

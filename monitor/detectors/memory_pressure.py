@@ -1,8 +1,8 @@
-"""Memory pressure: a device or a host is nearly full, or fills up steadily.
+"""The rule `memory_pressure`: the memory of a device or host is nearly full, or fills up steadily.
 
-Near the limit needs the device's size: from its name in the log, or from an out-of-memory line. A leak is a slope
-(Theil and Sen: the median over pairs of points, not moved by outliers) over at least 200 reports that does not flatten:
-what warms up and then stays level is no leak. Time is training time, so that a pause does not dilute it.
+The size of a device is known from its name in the log or from an out-of-memory line. A leak is a slope (Theil-Sen: the
+median over pairs of points, which outliers do not move) over at least 200 reports that does not flatten. Memory that
+grows during a warm-up and then stays level is not a leak. Time is training time, so that a pause does not dilute it.
 """
 
 import math
@@ -28,26 +28,27 @@ from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.series import Series
 
 _GIB = 2**30
-_CLEAR = 5.0  # of the reports' spread around the line that must have been gained
-_SHARE = 4.0  # a leak is watched for a quarter of the time that it leaves, so that a warm-up has time to end
+_CLEAR = 5.0  # times the spread of the reports around the line that must have been gained
+_SHARE = 4.0  # a leak must last for this fraction of the remaining time, so that a warm-up can end
 
 
-# Of the device: 31.5 of 32 GB and 76 of 80 GB were called too close, and the next runs ended out of memory.
+# Share of the device: runs at 31.5 of 32 GB and 76 of 80 GB were called too close, and the next runs ran out of memory.
 _NEAR = 0.95
-_HOST_NEAR = 0.95  # Of the host: IDEFICS left by itself here before the kernel killed it.
-_POINTS = 200  # Reports before a slope is believed.
-_SOON = 24 * 3600.0  # Until the memory is full: a working day's notice is a warning,
-_NOW = 2 * 3600.0  # and so little that somebody must come is critical.
-# Training time over which a leak that is not urgent must hold: fragmentation and caches end within hours.
+_HOST_NEAR = 0.95  # Share of the host: IDEFICS exited by itself at this share before the kernel killed it.
+_POINTS = 200  # Reports before a slope is used.
+_SOON = 24 * 3600.0  # Seconds until the memory is full: a working day's notice is a warning,
+_NOW = 2 * 3600.0  # and a time in which a person must react is critical.
+# Training time that a leak without urgency must last: fragmentation and caches end within hours.
 _SUSTAINED = 3 * 3600.0
-_FLATTENING = 0.75  # The slope of the last third over the first third's below which it is flattening.
-_GROWTH = 0.002  # Of the device that must have been gained: 0.16 GB of 80 is above what reports vary by.
-# Of the host that must have been gained: DeepSpeed prints tenths of a percent, other programs share the host.
+_FLATTENING = 0.75  # Slope of the last third over the slope of the first third. Below it the growth is flattening.
+_GROWTH = 0.002  # Share of the device that must have been gained: 0.16 GB of 80 is more than reports vary.
+# Share of the host that must have been gained: DeepSpeed prints tenths of a percent, and other programs use the host
+# too.
 _HOST_GROWTH = 0.01
 
 
 def device_bytes(state: RunState) -> int | None:
-    """Memory of one GPU: by its name, else as an out-of-memory line told; None where neither is known."""
+    """Return the memory of one GPU in bytes, by its name or by an out-of-memory line. None: unknown."""
     return MemoryPressure.of(state).size(state)
 
 
@@ -57,7 +58,7 @@ def _peak(state: RunState) -> int | None:
 
 
 def _leak(kind: str, series: Series, least: float, room: float | None) -> Iterator[dict[str, Any]]:
-    """Slope per second, and seconds until full where the room is known, of a series that grows steadily."""
+    """Return the slope per second of a steadily growing series, and the seconds until full if the capacity is known."""
     if series.count < _POINTS:
         return
     slope, watched = series.slope(), series.times[-1] - series.times[0]
@@ -83,20 +84,20 @@ class MemoryPressure(AttemptRule):
     device: Series = field(default_factory=Series)
     host: Series = field(default_factory=Series)
     fresh: bool = False
-    """Something was reported since the last step that counted."""
+    """True if a report came since the last counted step."""
     used: int | None = None
-    """Bytes of the device as last reported,"""
+    """Used bytes of the device in the last report."""
     peak: int | None = None
-    """and the most that was ever in use."""
+    """Maximum of used bytes."""
     device_bytes: int | None = None
     """From an out-of-memory line."""
     near: bool = False
     leaks: list[dict[str, Any]] = field(default_factory=list)
     handed_on = ("device_bytes", "near")
-    """The size of a device, and that what is near its limit is told already."""
+    """The size of a device, and which limits are already reported."""
 
     def on_event(self, state: RunState, event: MemoryReported | FailureSeen, _settings: RuleSettings) -> bool:
-        """A report came; its figures are in the state, largest over the ranks."""
+        """A report came. The state has its figures, the largest over the ranks."""
         if isinstance(event, FailureSeen):
             self.device_bytes = event.device_bytes or self.device_bytes
             return False
@@ -106,7 +107,7 @@ class MemoryPressure(AttemptRule):
         return False
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """Take the last report in once the step that it belongs to is over."""
+        """Use the last report once its step has ended."""
         changed, looked = False, False
         for step in steps:
             if step.memory_bytes is not None:
@@ -127,7 +128,7 @@ class MemoryPressure(AttemptRule):
         return changed
 
     def _take(self, state: RunState) -> bool:
-        """One more report. Whether the leaks that are seen have changed."""
+        """Add a report. Return True if the detected leaks have changed."""
         due, ratio = False, state.attempt.memory.host_used_ratio
         if self.used:
             due = self.device.add(self.seconds, float(self.used))
@@ -140,7 +141,7 @@ class MemoryPressure(AttemptRule):
         return changed
 
     def size(self, state: RunState) -> int | None:
-        """Bytes of one GPU: by its name, else as an out-of-memory line told; None where neither is known."""
+        """Return the memory of one GPU in bytes, by its name or by an out-of-memory line. None: unknown."""
         name = state.attempt.topology.gpu_name
         whole = gpus.memory_bytes(name) if name else None
         if name and whole is not None:
@@ -148,7 +149,7 @@ class MemoryPressure(AttemptRule):
         return self.device_bytes
 
     def _near(self, state: RunState) -> list[tuple[str, str, dict[str, Any]]]:
-        """(kind, text, evidence) of what is nearly full."""
+        """Return (kind, text, evidence) of what is nearly full."""
         found: list[tuple[str, str, dict[str, Any]]] = []
         reported, size = state.attempt.memory, self.size(state)
         used = reported.max_reserved or reported.reserved or _peak(state)
@@ -171,7 +172,7 @@ class MemoryPressure(AttemptRule):
         return found
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Fires near the limit, and while a leak is seen: urgent by the time that is left."""
+        """Fire near the limit, and while a leak is detected, with a severity by the remaining time."""
         if state.attempt.phase == "finished":
             return CLEAR
         near = self._near(state) if state.attempt.iterations else []
@@ -195,7 +196,7 @@ class MemoryPressure(AttemptRule):
 
 
 def _urgency(attempt: Attempt, full_in: float | None) -> Severity:
-    """What is full before the run is done, or whose end is not known, is a warning; the rest is worth knowing."""
+    """Return warning if the memory is full before the run ends or its end is unknown, otherwise info."""
     if full_in is None:
         return "info"
     if full_in <= _NOW:

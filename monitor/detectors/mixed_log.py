@@ -1,7 +1,7 @@
-"""Mixed log: two trainings write into one log at the same time, as `srun a & srun b` does.
+"""The rule `mixed_log`: two trainings write into one log at the same time, as with `srun a & srun b`.
 
-The steps of both cannot be told apart in general. The training that is ahead is followed, the other one is not. There
-is nothing to set: where an attempt that seemed replaced goes on, two write (monitor/run/attempts.py).
+Their steps cannot be separated in general. The training that is ahead is followed, the other one is not. The rule has
+no setting: an attempt that continues after it seemed replaced shows that two write (monitor/run/attempts.py).
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from megatron_monitor.run.steps.step import Step
 
 
 class MixedLog(AttemptRule):
-    """What was found before."""
+    """The finding so far."""
 
     name = "mixed_log"
 
@@ -20,7 +20,7 @@ class MixedLog(AttemptRule):
     second_job: str = ""
 
     def on_steps(self, state: RunState, _steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """Whether it begins, or what Slurm says of a second job has changed."""
+        """Return True if it begins, or if Slurm's answer about a second job has changed."""
         found = state.attempt.mixed, state.second_job
         if found == (self.mixed, self.second_job):
             return False
@@ -28,7 +28,7 @@ class MixedLog(AttemptRule):
         return True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Fires until the attempt is replaced, or the second job has ended."""
+        """Fire until the attempt is replaced or the second job has ended."""
         attempt = state.attempt
         if verdict := unless_standing(state, self.attempt, found=attempt.mixed or bool(state.second_job)):
             return verdict

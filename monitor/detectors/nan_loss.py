@@ -1,8 +1,8 @@
-"""NaN loss: the field is gone, `nan`, `inf`, or the grad norm is no number; not where every step was skipped.
+"""The rule `nan_loss`: the loss is missing, `nan` or `inf`, or the grad norm is NaN, unless each step was skipped.
 
-Megatron prints a loss only if it is above 0, and NaN is not: the field vanishes from the line. That is a finding only
-in a run that printed it on the lines before, and only in a line that reaches past the place where it would stand. Of an
-interval in which every step was skipped there is no loss to print: that is the loss scale's matter.
+Megatron prints a loss only if it is above 0. NaN is not, so that the field is missing from the line. A missing field is
+evidence only if the lines before had it, and only in a line that extends beyond the field's position. If each step of
+an interval was skipped, no loss is printed, and the rules about the loss scale apply.
 """
 
 import math
@@ -32,13 +32,13 @@ _TEXTS = {
 }
 
 
-# Lines in a row that carried a loss before its absence means anything: some forks print it now and then.
+# Lines in a row with a loss before its absence means anything: some forks print it only now and then.
 _PRINTED_BEFORE = 3
-# With a dynamic loss scale a NaN step is skipped and the next may be sound: critical from this line on.
+# With a dynamic loss scale a NaN step is skipped and the next may be correct: critical from this line on.
 _PROTECTED_LINES = 3
-# Lines with a finite loss whose grad norm is no number: the search of a loss scale makes a few of them.
+# Lines with a finite loss and a NaN grad norm: the search for a loss scale makes a few.
 _GRAD_NORM_LINES = 5
-_SMALLEST = 0.01  # A loss that was this small before may have become 0, which is not printed either.
+_SMALLEST = 0.01  # A loss below this may have become 0, which is not printed either.
 
 
 def _form(loss: float) -> str:
@@ -46,35 +46,35 @@ def _form(loss: float) -> str:
 
 
 class NanLoss(AttemptRule):
-    """What was printed up to now."""
+    """What was printed so far."""
 
     name = "nan_loss"
 
     printed: int = 0
-    """Lines with a loss in a row before the present trouble."""
+    """Lines in a row with a loss before the present problem."""
     last_loss: float = 0.0
     last_iteration: int | None = None
     samples: int | None = None
     checkpoint: int | None = None
-    """The last checkpoint as of the last good line."""
+    """Last checkpoint at the last normal line."""
     form: str = ""
     lines: int = 0
     norm_lines: int = 0
     onset: int = 0
     since: float = 0.0
     which: str = ""
-    """The name of the loss, where it is not the main one."""
+    """Name of the loss. Empty: the main one."""
     finite: list[str] = field(default_factory=list)
-    """Further losses that have been numbers: one that never was is not computed."""
+    """Further losses that were finite at least once. Others are not computed."""
     engine: str = ""
-    """What the engine's own line printed beside a loss that is gone."""
+    """What the engine's own line printed beside a missing loss."""
     format: str | None = None
-    """Whose lines these were: another program prints other values."""
+    """Format of these lines: another program prints other values."""
     handed_on = ("printed", "last_loss", "finite", "format")
-    """A loss that the attempt before printed may be gone in the first line of the next one."""
+    """A loss that the attempt before printed may be missing in the first line of the next one."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """See each report of a loss."""
+        """Process each report of a loss."""
         attempt = state.attempt
         changed = False
         source, checkpoint = attempt.step_source, state.learned.checkpoints.last_iteration
@@ -95,7 +95,7 @@ class NanLoss(AttemptRule):
         return changed
 
     def _line(self, step: Step, checkpoint: int | None) -> bool:
-        """A line of the loop. Whether anything changed."""
+        """Process a line of the loop. Return True if anything changed."""
         loss, norm, other = step.loss, step.grad_norm, self._other(step)
         if loss is None or not math.isfinite(loss):
             return self._enter(step, other or self._absent(step) if loss is None else _form(loss))
@@ -108,7 +108,7 @@ class NanLoss(AttemptRule):
         return self._enter(step, other)
 
     def _other(self, step: Step) -> str:
-        """What a further loss of the line is, where one is no number any more."""
+        """Return the text of a further loss that is no longer finite."""
         self.which = ""
         for name, value in (step.losses or {}).items():
             if math.isfinite(value):
@@ -119,7 +119,7 @@ class NanLoss(AttemptRule):
         return _form(step.losses[self.which]) if step.losses and self.which else ""
 
     def _trainers(self, step: Step, loss: float) -> bool:
-        """HF's Trainer prints a loss of 0 for one that is no number, where the grad norm tells."""
+        """Return the text of a missing loss: HF's Trainer prints 0 for NaN, which the grad norm reveals."""
         form, norm = _form(loss), step.grad_norm
         if norm is None or math.isfinite(norm):
             self.norm_lines = self.norm_lines if form else 0
@@ -130,23 +130,23 @@ class NanLoss(AttemptRule):
         return self._enter(step, form)
 
     def _norm(self, step: Step) -> str:
-        """Of a norm that is no number."""
+        """Count lines with a NaN norm."""
         self.norm_lines += 1
         if self.norm_lines == 1 and not self.form:
             self.onset, self.since = step.iteration, step.at
         return "grad_norm" if self.norm_lines >= _GRAD_NORM_LINES else ""
 
     def _absent(self, step: Step) -> str:
-        """What a line without a loss means; empty where nothing can be said."""
+        """Return the meaning of a line without a loss. Empty: it has none."""
         skipped, counted, norm = step.skipped, step.nans, step.grad_norm
         if skipped is not None and skipped >= step.interval and not counted:
             return ""
         if counted:
             return "nan"
         if self.form:
-            return self.form  # still gone
+            return self.form  # still missing
         if skipped is None and counted is None and norm is None:
-            return ""  # torn before the place where the loss would stand, or of a program that ends its line there
+            return ""  # cut before the position of the loss, or from a program whose lines end there
         printed, self.printed = self.printed, 0
         if printed >= _PRINTED_BEFORE and self.last_loss > _SMALLEST:
             return "gone"
@@ -154,13 +154,13 @@ class NanLoss(AttemptRule):
         return "grad_norm" if norm is not None and not math.isfinite(norm) and unprotected else ""
 
     def _enter(self, step: Step, form: str) -> bool:
-        """The loss is now of this form. Whether anything changed."""
+        """Note that the loss now has this form. Return True if anything changed."""
         before = self.form
         if not form:
             self.form, self.lines = "", 0
             return bool(before)
         if not before and form == "grad_norm" and self.norm_lines > 1:
-            self.lines = self.norm_lines - 1  # it is believed after a few lines, and began with the first
+            self.lines = self.norm_lines - 1  # reported after a few lines, beginning with the first
         elif not before:
             self.onset, self.since = step.iteration, step.at
         self.form = form
@@ -172,7 +172,7 @@ class NanLoss(AttemptRule):
         return text.replace("the loss", self.which, 1) if self.which else text
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Critical at the first line; with a loss scale that skips such steps a warning first."""
+        """Fire critical at the first line, or first a warning with a loss scale that skips such steps."""
         if verdict := unless_standing(state, self.attempt, found=bool(self.form)):
             return verdict
         scale = state.attempt.latest.loss_scale
@@ -189,7 +189,7 @@ class NanLoss(AttemptRule):
             "loss_scale": scale,
             "engine_loss": self.engine or None,
         }
-        gone = finite and finite < self.onset  # the loss itself may be printed on
+        gone = finite and finite < self.onset  # the loss itself may still be printed
         last = f"; last {self.last_loss:.4g} at iteration {finite}" if gone else ""
         then = "the loss scale may skip it: look at the next lines" if mild else f"stop the run and {advice(facts)}"
         summary = f"{self._what()} since iteration {self.onset} ({self.lines} lines){last}; {then}"

@@ -1,8 +1,9 @@
-"""Overflow storm: step after step is skipped, so nothing is learned while the log looks alive.
+"""The rule `overflow_storm`: one step after the other is skipped, so that the model does not learn although lines keep
+coming.
 
-Three signs, the strongest counts: DeepSpeed's OVERFLOW lines, the loop's own count of skipped iterations (always 0
-in BigScience's fork), and a grad norm repeated bit for bit, which is the one of the last step that was not skipped.
-Health skips one or two steps (hysteresis) each time the scale is tried again.
+The strongest of three signs counts: DeepSpeed's OVERFLOW lines, the loop's own count of skipped iterations (always 0 in
+BigScience's fork), and a grad norm repeated digit for digit, which is that of the last step that was not skipped. In
+normal operation one or two steps (hysteresis) are skipped each time a larger scale is tried.
 """
 
 import math
@@ -19,23 +20,24 @@ from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.series import ScaleSearch
 
 _SPAN = 10  # iterations within which skipped steps are counted
-_DIGITS = 1000.0  # a norm printed with seven digits is not equal to the one before by chance; 0.139 is, often
-_EQUAL = 6.0  # over the printed units of a norm: the share of steps whose norm is equal by chance (measured: 4 to 8)
-_MOST_EQUAL = 0.6  # share of such steps that is believed at most: of a norm of one digit
-_BY_CHANCE = 1e-5  # so seldom may chance alone make such a row
+# Units of its last digit above which a norm is never equal to the one before by chance; 0.139 often is.
+_DIGITS = 1000.0
+_EQUAL = 6.0  # divided by the printed units of a norm: share of steps whose norm is equal by chance (measured: 4 to 8)
+_MOST_EQUAL = 0.6  # maximum of this share, for a norm of one digit
+_BY_CHANCE = 1e-5  # probability of such a row by chance
 
 
-_SKIPPED = 3  # Within 10 iterations: hysteresis lets two meet in health, a third is a storm.
-# More than this of the steps of a line that stands for several: a scaler that comes down twice after one bad batch
-# skips three of ten, and no line tells whether one after the other.
+_SKIPPED = 3  # Within 10 iterations: in normal operation hysteresis lets two meet, a third is a storm.
+# Share of the steps of a line for several: a scaler that halves twice after one bad batch skips three of ten, and no
+# line reports whether one after the other.
 _SHARE = 0.3
-_CRITICAL = 0.8  # Share of skipped steps from which on the run stands still.
+_CRITICAL = 0.8  # Share of skipped steps from which the run makes no progress.
 _IDLE = 20  # Iterations without a skipped step that end the storm.
 
 
 def _chance_row(norm: float) -> int:
-    """How many repeats of a norm chance does not explain: 4 of 0.139, which is 139 units of its last digit, 11 of
-    0.016.
+    """Return the number of repetitions of a norm that chance does not explain: 4 for 0.139 (139 units of its last
+    digit), 11 for 0.016.
     """
     units = int("".join(map(str, Decimal(repr(norm)).as_tuple().digits)))
     return math.ceil(math.log(_BY_CHANCE) / math.log(min(_EQUAL / units, _MOST_EQUAL)))
@@ -54,18 +56,18 @@ class OverflowStorm(AttemptRule):
 
     search: ScaleSearch = field(default_factory=ScaleSearch)
     overflows: list[tuple[int, int]] = field(default_factory=list)
-    """(iteration after which an overflow line came, engine), one entry a step."""
+    """(iteration before an overflow line, engine), one entry per step."""
     reported: int = 0
-    """Steps of these that count."""
+    """Number of these steps that count."""
     skips: list[tuple[int, int]] = field(default_factory=list)
-    """(iteration, skipped steps that its line reports)."""
+    """(iteration, skipped steps reported by its line)."""
     skipped: int = 0
-    """Skipped steps that were reported since the last step that counted."""
+    """Skipped steps reported since the last counted step."""
     overflow_since_line: bool = False
     scale: float | None = None
     norm: float | None = None
     varied: bool = False
-    """The norm has changed before: it is computed."""
+    """True if the norm has changed before, so that it is computed."""
     repeats: int = 0
     frozen: bool = False
     witness: str = ""
@@ -75,10 +77,10 @@ class OverflowStorm(AttemptRule):
     worst: float = 0.0
     last_bad: int = 0
     handed_on = ("skipped",)
-    """The step that brings the new attempt may have told of some."""
+    """A step of the attempt before may have been reported as skipped."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """See each step: skipped ones, and its grad norm."""
+        """Process each step: its skipped steps and its grad norm."""
         attempt = state.attempt
         lines, first, changed = attempt.whole_lines, attempt.first_iteration, False
         for step in steps:
@@ -102,7 +104,9 @@ class OverflowStorm(AttemptRule):
         return changed
 
     def _seen(self, iteration: int, skipped: int, bad: bool, searching: bool) -> bool:
-        """A step with a sign of trouble, or within a storm. Whether it counts: a search of the scale must skip."""
+        """Process a step with a sign of trouble, or within a storm. Return True if it counts: the search for a scale
+        skips steps.
+        """
         if skipped > 0:
             self.skips.append((iteration, skipped))
         if skipped > 0 or bad:
@@ -112,7 +116,7 @@ class OverflowStorm(AttemptRule):
         return not searching
 
     def on_event(self, state: RunState, _event: OverflowSkipped, _settings: RuleSettings) -> bool:
-        """See each overflow when it is reported."""
+        """Count each overflow when it is reported."""
         attempt = state.attempt
         engine = attempt.overflows.last_engine
         self.overflow_since_line = True
@@ -127,9 +131,9 @@ class OverflowStorm(AttemptRule):
         return self._weigh(state, at, iteration, attempt.log_interval or 1)
 
     def _norm(self, norm: float | None, explained: bool) -> bool:
-        """Whether the norm is frozen: repeated more often than one halving with its hysteresis explains.
+        """Return True if the norm is repeated more often than one halving with its hysteresis explains.
 
-        `explained`: the scale fell or an overflow was reported, so that a repeat is what a skipped step prints.
+        `explained`: the scale fell or an overflow was reported, so that a repetition is the print of a skipped step.
         """
         if norm is None or not norm > 0:
             self.repeats = 0
@@ -142,15 +146,15 @@ class OverflowStorm(AttemptRule):
         if not self.varied or self.scale is None or self.scale <= 1.0:
             return False  # a constant is not computed; without a loss scale no step is skipped
         self.repeats += 1
-        # Each skipped step repeats it. An explained one is health up to twice; an unexplained one, printed to seven
-        # digits, cannot be chance.
+        # Each skipped step repeats the norm. Up to two explained repetitions are normal. An unexplained repetition of
+        # seven digits is not chance.
         needed = 3 if explained else 1 if norm >= _DIGITS else max(3, _chance_row(norm))
         self.frozen = self.frozen or self.repeats >= needed
         return True
 
     def _reported(self, attempt: Attempt) -> int:
-        """Steps of the last iterations that overflow lines tell: of the engine that has most, and no more than the
-        counters of the engines admit where those print any.
+        """Return the steps of the last iterations with overflow lines, from the engine with the most lines, and no more
+        than the engines' own counters show.
         """
         until = attempt.overflows.last_counter_step
         open_lines = _most([engine for after, engine in self.overflows if after >= until])
@@ -161,7 +165,7 @@ class OverflowStorm(AttemptRule):
         return min(_most([engine for _, engine in closed]), skipped_later) + open_lines
 
     def _weigh(self, state: RunState, at: float, iteration: int, every: int) -> bool:
-        """Count the witnesses of the last iterations. Whether the verdict may have changed."""
+        """Count the evidence of the last iterations. Return True if the finding may have changed."""
         span = max(_SPAN, every)
         self.overflows = [item for item in self.overflows if item[0] > iteration - span]
         self.skips = [item for item in self.skips if item[0] > iteration - span]
@@ -183,7 +187,7 @@ class OverflowStorm(AttemptRule):
         return over
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """A warning from the third skipped step, critical when hardly any step succeeds."""
+        """Fire a warning from the third skipped step on, critical if hardly any step succeeds."""
         attempt = state.attempt
         if verdict := unless_standing(state, self.attempt, found=self.firing):
             return verdict

@@ -1,7 +1,8 @@
-"""Restart failed: a remediation ended the run's job, or found it ended, and no attempt can begin (monitor/remediator/).
+"""The rule `restart_failed`: a remediation ended the run's job or found it ended, and no attempt can begin
+(monitor/remediator/).
 
-It stands until an attempt begins: nothing else says that a run which nobody watches has gone. There is nothing to set:
-what a remediation did is known.
+The incident stays open until an attempt begins, because no other rule reports a run without a job. There is no setting:
+the actions of a remediation are known.
 """
 
 from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings
@@ -9,12 +10,12 @@ from megatron_monitor.run.state import RunState
 
 
 class RestartFailed(Rule):
-    """It remembers nothing."""
+    """Has no memory."""
 
     name = "restart_failed"
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Fires while the core knows of a restart that brought no attempt."""
+        """Fire while the core knows of a restart without an attempt."""
         found = state.unrestarted
         if found is None:
             return CLEAR

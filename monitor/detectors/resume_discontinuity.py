@@ -1,8 +1,8 @@
-"""Resume discontinuity: after a restart the run does not go on where it was.
+"""The rule `resume_discontinuity`: after a restart the run does not continue where it was.
 
-The first line of a new attempt is held against what the run itself had printed: learning rate, batch size and consumed
-samples at that very iteration, where it is computed again, or just before it. A run that goes on from its checkpoint
-repeats its past exactly. What a person changed on purpose (other arguments for the schedule) is shown, not notified.
+The first line of a new attempt is compared with what the run itself printed: learning rate, batch size and consumed
+samples at the same iteration if it is computed again, otherwise just before it. A run that continues from its
+checkpoint repeats its past exactly. A planned change (other arguments of the schedule) is shown and not notified.
 """
 
 import bisect
@@ -17,7 +17,7 @@ from megatron_monitor.parsers.events import IterationsSkipped, ProgramExited
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
-_KEPT = 1024  # lines; the older half is thinned when they are more, for a schedule is smooth
+_KEPT = 1024  # remembered lines; the older half is thinned above it, because a schedule is smooth
 
 
 class PrintedStep(NamedTuple):
@@ -30,12 +30,12 @@ class PrintedStep(NamedTuple):
 
 
 class StepHistory(Struct):
-    """The lines of a run, thin enough to keep."""
+    """The lines of a run, thinned."""
 
     lines: list[PrintedStep] = field(default_factory=list)
 
     def add(self, line: PrintedStep) -> None:
-        """One more line. An iteration that was seen before adds nothing: it is computed again."""
+        """Add a line. An iteration that was seen before is computed again and adds nothing."""
         if self.lines and line.iteration <= self.lines[-1].iteration:
             return
         self.lines.append(line)
@@ -44,11 +44,13 @@ class StepHistory(Struct):
 
     @property
     def interval(self) -> int:
-        """Iterations between the last two lines."""
+        """Return the iterations between the last two lines."""
         return max(1, self.lines[-1].iteration - self.lines[-2].iteration) if len(self.lines) > 1 else 1
 
     def around(self, iteration: int) -> tuple[PrintedStep, PrintedStep] | None:
-        """The lines before and after an iteration, the last two for one beyond; None before all that is known."""
+        """Return the lines before and after an iteration, or the last two for a later one. None: it precedes all known
+        lines.
+        """
         lines = self.lines
         if not lines or iteration < lines[0].iteration:
             return None
@@ -56,39 +58,39 @@ class StepHistory(Struct):
         return lines[max(0, after - 1)], lines[after]
 
     def at(self, column: Literal["rate", "samples"], iteration: int) -> tuple[float, float] | None:
-        """(value, its change per iteration) at an iteration, as the lines around it say."""
+        """Return (value, its change per iteration) at an iteration by the lines around it."""
         low, high = self.around(iteration) or (None, None)
         one, two = getattr(low, column, None), getattr(high, column, None)
         if low is None or high is None or one is None or two is None:
             return None
         steps = high.iteration - low.iteration
         if not steps and iteration != low.iteration:
-            return None  # one line gives no slope
+            return None  # one line has no slope
         slope = (two - one) / steps if steps else 0.0
         return one + slope * (iteration - low.iteration), abs(slope)
 
     def batches_at(self, iteration: int) -> tuple[int, int] | None:
-        """(smallest, largest) batch size of the lines around an iteration."""
+        """Return the smallest and largest batch size of the lines around an iteration."""
         known = [line.batch for line in self.around(iteration) or () if line.batch]
         return (min(known), max(known)) if known else None
 
 
-_SLOPES = 3.0  # schedule steps that skipped (overflowed) iterations may shift the learning rate by
+_SLOPES = 3.0  # schedule steps by which skipped (overflowed) iterations may shift the learning rate
 
 
-# From what the schedule had at this iteration: a resumed schedule repeats its digits, a lost one is far off.
+# Ratio to the schedule at this iteration: a resumed schedule repeats its digits, a lost one is far off.
 _LEARNING_RATE = 0.05
-_SAMPLES = 0.01  # Of the consumed samples, beyond two batches: counters are exact, a log may lack a line.
-_STANDS = 6 * 3600.0  # How long it is shown: what nobody mended in six hours was meant.
+_SAMPLES = 0.01  # Share of the consumed samples, beyond two batches: counters are exact, but a log may lack a line.
+_STANDS = 6 * 3600.0  # Seconds for which it is shown: what nobody corrected within six hours was intended.
 
 
 def _found(what: str, severity: Severity, text: str, **evidence: Any) -> dict[str, Any]:
-    """One thing that does not go on."""
+    """One value that does not continue."""
     return {"what": what, "severity": severity, "text": text, **evidence}
 
 
 _IN_TIME = ("duration", "signal", "kill_switch")
-"""Why an attempt may end before its training does: its job's time is over, or somebody asked it to."""
+"""Reasons for an attempt to end before its training is complete: the job's time limit, or a request."""
 
 
 def _batch(history: StepHistory, step: Step, grows: bool, anew: bool) -> Iterator[dict[str, Any]]:
@@ -121,7 +123,7 @@ def _rate(history: StepHistory, step: Step, steps: int) -> Iterator[dict[str, An
 
 
 def _ahead(history: StepHistory, step: Step, jump: int) -> bool:
-    """A jump forward that the counter of samples does not show."""
+    """Return a jump forward that the counter of samples does not show."""
     samples, known, batch = step.samples, history.lines[-1].samples, step.batch_size
     if samples is None or known is None or not batch:
         return False
@@ -130,14 +132,14 @@ def _ahead(history: StepHistory, step: Step, jump: int) -> bool:
 
 
 class ResumeDiscontinuity(Rule):
-    """The run's past, and what the last restart showed."""
+    """The run's past and the findings of the last restart."""
 
     name = "resume_discontinuity"
     listens = (IterationsSkipped, ProgramExited)
 
     history: StepHistory = field(default_factory=StepHistory)
     older: StepHistory | None = None
-    """The past before a restart that went wrong: the next one may go on from there."""
+    """The past before a restart that went wrong: the next attempt may continue from there."""
     attempt: int = 0
     schedule: str | None = None
     total: int | None = None
@@ -146,18 +148,18 @@ class ResumeDiscontinuity(Rule):
     found_at: float | None = None
     found_iteration: int | None = None
     expected_rate: float | None = None
-    """Of the first line after the restart, while the second may still put it right."""
+    """Expected learning rate of the first line after the restart, while the second line may still match."""
     deliberate: bool = False
-    """The last restart came with another plan."""
+    """True if the last restart had another plan."""
     rate: float | None = None
-    """The last learning rate that was printed."""
+    """Last printed learning rate."""
     rate_awaited: bool = False
-    """The attempt has begun, its first learning rate has not been printed."""
+    """True if the attempt has begun and has not printed a learning rate."""
     left_early: bool = False
-    """The last attempt ended as planned, before its last iteration: the next one is to go on."""
+    """True if the last attempt ended as planned before its last iteration, so that the next one must continue."""
 
     def on_event(self, state: RunState, event: IterationsSkipped | ProgramExited, _settings: RuleSettings) -> bool:
-        """A range that is skipped on purpose makes a jump legal; a job of a chain that ends in time leaves work."""
+        """A planned skip of a range makes a jump expected. A job of a chain that ends in time leaves work."""
         if isinstance(event, ProgramExited):
             self.left_early = event.reason in _IN_TIME and not state.attempt.training_done
         else:
@@ -165,7 +167,7 @@ class ResumeDiscontinuity(Rule):
         return False
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """Remember the lines; the first ones after a restart are compared."""
+        """Remember the lines. The first ones after a restart are compared."""
         attempt = state.attempt
         lines, number, changed = attempt.whole_lines, attempt.number, False
         for step in steps:
@@ -187,7 +189,9 @@ class ResumeDiscontinuity(Rule):
         return changed
 
     def _first_rate(self, step: Step) -> bool:
-        """DeepSpeed and the Trainer print the learning rate in a line of its own, and not at every step."""
+        """Compare the first learning rate. DeepSpeed and the Trainer print it in a line of its own, and not at each
+        step.
+        """
         history = self.older or self.history
         jump = step.iteration - history.lines[-1].iteration if history.lines else 0
         if not history.lines or jump > 2 * history.interval:
@@ -199,14 +203,16 @@ class ResumeDiscontinuity(Rule):
         return bool(found)
 
     def _later(self, step: Step, rate: float | None) -> bool:
-        """The second line may put the first right: one that was skipped prints an arbitrary rate. Old trouble ends."""
+        """Compare the second line, which may correct the first: a skipped step prints an arbitrary rate. Old findings
+        end.
+        """
         expected, self.expected_rate = self.expected_rate, None
         if expected is not None and rate is not None and abs(rate - expected) <= 2 * _LEARNING_RATE * expected:
             self.found = [item for item in self.found if item["what"] != "learning rate"]
             return True
         if self.found_at is None or step.at - self.found_at < _STANDS:
             return False
-        self.found = []  # `check` is silent from now on
+        self.found = []  # `evaluate` reports nothing from now on
         return True
 
     def _resumed(self, state: RunState, step: Step) -> bool:
@@ -233,13 +239,13 @@ class ResumeDiscontinuity(Rule):
                 self.expected_rate = float(item["expected_learning_rate"])
 
     def _compare(self, state: RunState, history: StepHistory, step: Step) -> list[dict[str, Any]]:
-        """All that does not go on from this past."""
+        """Return all values that do not continue from this past."""
         attempt = state.attempt
         iteration = step.iteration
         last, every = history.lines[-1].iteration, history.interval
         jump = iteration - last
         if jump > 2 * every:
-            # Lines were lost, or iterations: what the schedule should be now is not known.
+            # Lines or iterations were lost: the present position in the schedule is unknown.
             if self.skipped_to is not None or not _ahead(history, step, jump):
                 return []
             text = f"went on at iteration {iteration}, the last one seen was {last}, the consumed samples show no more"
@@ -252,13 +258,13 @@ class ResumeDiscontinuity(Rule):
             found.append(_found("iteration", "warning", text, iteration=iteration, last_checkpoint=saved))
         if attempt.whole_lines:
             found += _rate(history, step, max(every, jump))
-        # a ramp may grow, and who begins from the beginning does so at whatever size
+        # a ramp may grow, and a run from iteration 0 may have any size
         found += _batch(history, step, grows=attempt.topology.rampup is not None, anew=iteration <= every)
         found += _samples(history, step)
         return found
 
     def evaluate(self, state: RunState, now: float, _settings: RuleSettings) -> Finding:
-        """Fires from the first line after the restart on."""
+        """Fire from the first line after the restart on."""
         if not self.found or self.found_at is None or now - self.found_at >= _STANDS:
             return CLEAR
         worst: Severity = max((item["severity"] for item in self.found), key=lambda name: RANK[name])

@@ -1,6 +1,6 @@
-"""Source lost: a file of the run cannot be read. Could not observe is never gone, and never healthy.
+"""The rule `source_lost`: a file of the run cannot be read, so that the run is neither gone nor healthy but unobserved.
 
-There is nothing to set yet: the follower decides after how many failed reads a source is unreadable.
+It has no threshold: the follower decides after how many failed reads a source is unreadable.
 """
 
 from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings, Severity
@@ -9,13 +9,13 @@ from megatron_monitor.run.state import RunState
 
 
 class SourceLost(Rule):
-    """It remembers nothing."""
+    """Has no memory."""
 
     name = "source_lost"
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Fires while any source of a live run is unreadable, and names each with its error. Of a run that has ended
-        nobody waits for a line: old jobs' logs are removed.
+        """Fire while a source of a live run is unreadable, and name each source with its error. Ended runs need no more
+        lines, because old jobs' logs are removed.
         """
         attempt = state.attempt
         if not state.unreadable or not state.live or attempt.phase in ENDED:

@@ -1,8 +1,8 @@
-"""Straggler: Megatron's own straggler report names the same rank again and again, and it lags.
+"""The rule `straggler`: Megatron's straggler report names the same rank again and again, and this rank is slower.
 
-Pipeline stages differ by construction (the first embeds, the last has the loss): of a pipeline only what has grown
-since the first reports counts. Once iterations are slower, the slowdown says so and names its cause: this incident is
-for what comes before.
+Pipeline stages differ by design (the first has the embeddings, the last has the loss), so that in a pipeline only an
+increase since the first reports counts. Once iterations are slower, the rule `slowdown` reports it with its cause. This
+rule covers the time before.
 """
 
 import math
@@ -16,11 +16,11 @@ from megatron_monitor.statistics.median import median
 
 _REPORTS = 8  # straggler reports in a row that name one rank
 _THRESHOLD = 0.03  # Throughput of the fastest rank over its own: GPUs of one kind differ by 1 to 2 %.
-_WARNING = 0.10  # From here on it is a warning, below it is information.
+_WARNING = 0.10  # From this value on it is a warning, below it information.
 
 
 class SlowRank(Struct):
-    """A rank that stands out. `excess` is a logarithm."""
+    """A slow rank. `excess` is a logarithm."""
 
     onset: int
     at: float
@@ -29,17 +29,17 @@ class SlowRank(Struct):
 
 
 class Straggler(AttemptRule):
-    """What the reports of this attempt have named."""
+    """The ranks that the reports of this attempt named."""
 
     name = "straggler"
     listens = (StragglerReported,)
-    inhibited_by = ("slowdown", "hang", "crash")  # which say more of the same
+    inhibited_by = ("slowdown", "hang", "crash")  # they include this problem
     is_level = True
 
     named: int | None = None
-    """The rank that the last report names,"""
+    """The rank that the last report named."""
     reports: int = 0
-    """and how many in a row have named it."""
+    """Number of reports in a row that named it."""
     shares: list[float] = field(default_factory=list)
     """Logarithms of the fastest over the slowest rank's throughput."""
     found: SlowRank | None = None
@@ -72,7 +72,7 @@ class Straggler(AttemptRule):
         return True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Firing while a rank stands out."""
+        """Fire while a rank is slower."""
         attempt, found = state.attempt, self.found
         if found is None or self.attempt != attempt.number:
             return CLEAR

@@ -1,11 +1,10 @@
-"""Slowdown: iterations take longer than they did, by a few percent, and go on doing so.
+"""The rule `slowdown`: iterations take a few percent longer than before, and continue to.
 
-The one slow node on record cost 5.6 % (docs/development/incident-record.md, "Slowdowns", S1): a rule of 10 % would
-not see it. Time is
-compared at the same batch size and sequence length only (a ramp-up is legal), evaluation and saving are taken out
-before (step_seconds), the first iterations of an attempt are left out. One incident a level shift: the new level is
-learned, a further shift is a further incident, the way back resolves it. After a restart the new attempt is compared
-with those before.
+The one slow node on record cost 5.6 % (docs/development/incident-record.md, "Slowdowns", S1), which a threshold of 10 %
+would miss. Times are compared only at the same batch size and sequence length, because a ramp-up is planned. Evaluation
+and saving are subtracted (step_seconds), and the first iterations of an attempt are skipped. Each level shift is one
+incident: the new level is learned, a further shift is a further incident, and the return resolves it. After a restart
+the new attempt is compared with the ones before.
 """
 
 import math
@@ -35,16 +34,19 @@ from megatron_monitor.statistics.levels import Level
 from megatron_monitor.statistics.median import deviation, median, median_high
 
 __all__ = ["Segment", "Slowdown", "SlowdownSettings", "before_hang", "ratio"]
-_FULL = 1.5  # the sums stop at so many limits
-_TRACKS = 6  # batch sizes remembered in an attempt
-_SEGMENTS = 40  # attempts remembered
+_FULL = 1.5  # limit of the sums, in multiples of the decision limit
+_TRACKS = 6  # remembered batch sizes of an attempt
+_SEGMENTS = 40  # remembered attempts
 
 
-# --- an attempt held against those before it that are like it ---------------------------------------------------------
+# --- an attempt compared with similar ones before it
+# -------------------------------------------------------------------
 
 
 def _layout_of(state: RunState, step: Step) -> str:
-    """What must be equal for two attempts to be compared: model, layout over the GPUs, batch size, sequence length."""
+    """Return what must be equal in two attempts to compare them: model, layout over the GPUs, batch size, sequence
+    length.
+    """
     top = state.attempt.topology
     sizes = (
         top.layers, top.hidden_size, top.world_size,
@@ -55,7 +57,7 @@ def _layout_of(state: RunState, step: Step) -> str:
 
 
 def begin_segment(state: RunState, memory: SlowdownMemory, track: Level, step: Step) -> bool:
-    """The attempt's level is known: compare it with the attempts before it."""
+    """Compare an attempt with the ones before it, because its level is now known."""
     assert track.value is not None
     key, at, iteration = _layout_of(state, step), step.at, step.iteration
     segment = Segment(
@@ -80,7 +82,7 @@ def begin_segment(state: RunState, memory: SlowdownMemory, track: Level, step: S
 
 
 def _previous_segments(memory: SlowdownMemory, segment: Segment) -> list[Segment]:
-    """The segments of attempts before that this one can be compared with."""
+    """Return the segments of earlier attempts that are comparable with this one."""
     return [
         known for known in memory.segments
         if known.key == segment.key and known.attempt != segment.attempt and not known.differs_by_setting(segment)
@@ -88,8 +90,8 @@ def _previous_segments(memory: SlowdownMemory, segment: Segment) -> list[Segment
 
 
 def _compare(memory: SlowdownMemory, track: Level, segment: Segment, previous: list[Segment], at: float) -> bool:
-    """Whether the attempt is slower than those before. Where its own noise hides that, more iterations tell: the error
-    of its level falls with the root of their number.
+    """Return True if the attempt is slower than the ones before. If its noise hides that, more iterations decide: the
+    error of its level falls with the root of their number.
     """
     assert track.value is not None
     known = [one.level for one in previous]
@@ -105,13 +107,17 @@ def _compare(memory: SlowdownMemory, track: Level, segment: Segment, previous: l
 
 
 def _begins_anew(state: RunState, step: Step) -> bool:
-    """Whether the attempt resumes nothing: a chain of trainings in one log of which no line tells how they differ."""
+    """Return True if the attempt resumes nothing: a chain of trainings in one log without a line that distinguishes
+    them.
+    """
     first = state.attempt.first_iteration
     return state.after_finish or (first is not None and first <= step.interval)
 
 
 def renew_segment(memory: SlowdownMemory, track: Level) -> None:
-    """The attempt's best level is what later attempts are compared with: a slow node's level is no standard."""
+    """Update the attempt's best level, with which later attempts are compared: the level of a slow node is not a
+    standard.
+    """
     if memory.segments and memory.segments[-1].attempt == memory.attempt and track.value is not None:
         segment = memory.segments[-1]
         segment.level = min(segment.level, track.value)
@@ -120,7 +126,7 @@ def renew_segment(memory: SlowdownMemory, track: Level) -> None:
 
 
 def other_attempts(memory: SlowdownMemory) -> Profile | None:
-    """The profile of the last attempt before this one that is like it and printed timers."""
+    """Return the profile of the last comparable attempt with timers."""
     here = memory.segments[-1] if memory.segments else None
     return next((segment.profile for segment in reversed(memory.segments[:-1])
                  if here is not None and segment.key == here.key and segment.attempt != here.attempt
@@ -128,7 +134,7 @@ def other_attempts(memory: SlowdownMemory) -> Profile | None:
 
 
 def _take_steps(state: RunState, memory: SlowdownMemory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
-    """Take the steps' pure times; True if the verdict may have changed."""
+    """Process the steps' pure times. Return True if the finding may have changed."""
     attempt = state.attempt
     if memory.attempt != attempt.number:
         if not any(step.counted for step in steps):
@@ -141,10 +147,10 @@ def _take_steps(state: RunState, memory: SlowdownMemory, steps: Sequence[Step], 
         if memory.shift is not None:
             memory.shift.unsure = True
     changed = False
-    if memory.saves_seen != state.learned.checkpoints.saves:  # a save ends a batch: these are the steps after it
+    if memory.saves_seen != state.learned.checkpoints.saves:  # a save ends a batch: these steps follow it
         memory.saves_seen, before = state.learned.checkpoints.saves, memory.slow_saves
         seconds = None if memory.reference is None else math.exp(memory.reference)
-        if attempt.engine.gap.usual:  # DeepSpeed's own figures leave out what lies between its steps
+        if attempt.engine.gap.usual:  # DeepSpeed's own figures exclude the time between its steps
             seconds = median(attempt.engine.gap.usual)
         memory.slow_saves = saves.updated(
             before, state.learned.checkpoints.durations, seconds, steps[0].at, settings.threshold
@@ -161,7 +167,7 @@ def _take_steps(state: RunState, memory: SlowdownMemory, steps: Sequence[Step], 
             if size != memory.sizes:
                 memory.sizes = size
                 changed |= _change_key(memory, f"{size[0]}/{size[1]}")
-                timed = None  # of a line of the size before
+                timed = None  # from a line of the previous size
             memory.stretch = max(1, memory.steps - memory.timed_at)
             changed |= _take(state, memory, step, math.log(seconds), timed, settings)
             memory.timed_at = memory.steps
@@ -176,7 +182,7 @@ def _take_steps(state: RunState, memory: SlowdownMemory, steps: Sequence[Step], 
 
 
 def _seconds(memory: SlowdownMemory, step: Step) -> float | None:
-    """The time of a step, once: DeepSpeed's engine prints it on the line behind the one that counts the step."""
+    """Return the time of a step once: DeepSpeed's engine prints it in the line after the one that counts the step."""
     seconds = step.seconds
     if step.counted:
         memory.steps += 1
@@ -190,7 +196,7 @@ def _seconds(memory: SlowdownMemory, step: Step) -> float | None:
 
 
 def _explain(state: RunState, memory: SlowdownMemory, timed: TimerLine | None) -> bool:
-    """Name what took the added time, where the log's timers tell; True if something else is named than before."""
+    """Name the cause of the added time if the log's timers show it. Return True if it differs from before."""
     window, shift = memory.window, memory.shift
     if shift is None:
         if window.onset is not None:
@@ -214,14 +220,14 @@ def _take(
     timed: TimerLine | None,
     settings: SlowdownSettings,
 ) -> bool:
-    """Compare a step with the level of its batch size; `time` is a logarithm, `timed` the timers that came with it."""
+    """Compare a step with the level of its batch size. `time` is a logarithm, `timed` are the timers of the step."""
     track = memory.tracks.get(memory.key)
     if track is None:
         track = memory.tracks[memory.key] = Level()
         while len(memory.tracks) > _TRACKS:
             del memory.tracks[next(iter(memory.tracks))]
     known, changed = track.value is not None, False
-    # while a shift stands, each step may end it
+    # during a shift each step may end it
     suspect = SUM_LIMIT if memory.shift is None and memory.faster is None else 0.0
     look = track.add(time, step.iteration, _FULL * SUM_LIMIT, suspect, 4 * settings.threshold, memory.stretch)
     if timed is not None:
@@ -242,7 +248,7 @@ def _take(
 
 
 def _change_key(memory: SlowdownMemory, key: str) -> bool:
-    """Another batch size: nothing said so far can be compared with what comes."""
+    """The batch size changed: earlier findings cannot be compared with later steps."""
     memory.key = key
     memory.reference = None
     memory.window.restart()
@@ -254,14 +260,14 @@ def _change_key(memory: SlowdownMemory, key: str) -> bool:
 
 
 class Slowdown(SlowdownMemory):
-    """The rule."""
+    """Compares the times of steps with the run's level."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
-        """Take the steps' pure times."""
+        """Process the steps' pure times."""
         return _take_steps(state, self, steps, settings)
 
     def evaluate(self, state: RunState, _now: float, settings: SlowdownSettings) -> Finding:
-        """Firing while a slower level stands; information when the run became faster."""
+        """Fire while a slower level lasts, as information if the run became faster."""
         if self.shift is not None:
             if self.shift.unsure:
                 return UNKNOWN

@@ -1,4 +1,4 @@
-"""What the detector is told and what it remembers: levels, the shift that stands, flaps, attempts."""
+"""The memory of the rule `slowdown`: levels, the current shift, flaps, attempts."""
 
 from msgspec import Struct, field
 
@@ -13,40 +13,43 @@ from megatron_monitor.statistics.levels import Level
 _ON = frozenset({"1", "true", "True"})  # values of CUDA_LAUNCH_BLOCKING
 
 
-# Sums of deviations (CUSUM), in scales: at 2 % noise under 1 false alarm in 10,000 iterations.
+# Sums of deviations (CUSUM), in scales: fewer than 1 false alarm in 10,000 iterations at 2 % noise.
 SUM_LIMIT = 11.0
-WARM_UP = 3  # first iterations of an attempt that say nothing: compilation, caches; up to 35 % slow in the record
-DRIFT = 0.04  # creeping: the median of 50 iterations over the best one; less is lost in the noise of long runs
-# Smaller shifts are not reported, and no drift, where the arguments let the sequence grow and no line tells by how much
+WARM_UP = 3  # first iterations of an attempt that are skipped: compilation and caches make them up to 35 % slower
+DRIFT = 0.04  # drift: the median of 50 iterations over the best one; less is lost in the noise of long runs
+# Smaller shifts and drifts are not reported if the arguments let the sequence grow and no line reports by how much
 # (random-LTD): all of that growth cost 25 % in a real run.
 GROWING = 0.25
-BETWEEN_ATTEMPTS = 0.04  # against the attempts before: another allocation of nodes differs by more than iterations do
+# Compared with earlier attempts: another allocation of nodes differs by more than iterations do.
+BETWEEN_ATTEMPTS = 0.04
 # Seconds of an attempt's iterations in which GPUs reach their lasting clocks: on one cluster of MLPerf v5.1 each of 20
-# runs became 2 to 7 % slower within its first two minutes, for good. A smaller shift in them than SETTLED is the level.
+# runs became 2 to 7 % slower within its first two minutes, for good. A smaller shift than SETTLED in this time is the
+# level.
 SETTLING = 120.0
-SETTLED = 0.1  # what neither warm GPUs nor an evaluation just before explain: none of those runs slowed by 10 %
-# Seconds of slow iterations before what is critical is told; until then it is shown. On a shared node iterations of
-# 2.3 s took a quarter longer for 17 s: whoever is woken by that finds nothing.
+SETTLED = 0.1  # a shift that neither warm GPUs nor a preceding evaluation explain: none of those runs slowed by 10 %
+# Seconds of slow iterations before a critical finding is notified. Until then it is shown. On a shared node iterations
+# of 2.3 s took a quarter longer for 17 s, and a person who is paged then finds nothing.
 STANDING = 30.0
 
 
 class SlowdownSettings(RuleSettings, frozen=True, kw_only=True):
-    """What can be set."""
+    """Settings of the rule."""
 
     threshold: Ratio = 0.02
-    """Smaller shifts are not reported: runs of the same job differ by under 1 %, one slow GPU of 384 cost 5.6 %."""
+    """Smaller shifts are not reported: runs of the same job differ by under 1 %, and one slow GPU of 384 cost 5.6 %."""
     critical: Ratio = 0.25
-    """From here on a quarter of the machine is wasted: somebody should look now."""
+    """From this value on a quarter of the machine is wasted: a person should look now."""
 
     def stands_for(self, ratio: float) -> float:
-        """Seconds of iterations that take `ratio` times as long before somebody is told: less must have cost as much.
-        On MLPerf's clusters iterations of 0.5 s took 2 to 10 % longer for half a minute behind evaluations.
+        """Return the seconds of iterations that take `ratio` times as long before the finding is notified: a smaller
+        shift must have cost as much. On MLPerf's clusters iterations of 0.5 s took 2 to 10 % longer for half a minute
+        after evaluations.
         """
         return STANDING * max(1.0, self.critical / max(ratio - 1, 1e-6))
 
 
 class Shift(Struct):
-    """A change of level that stands. `base` and `level` are logarithms of seconds per iteration."""
+    """A lasting change of level. `base` and `level` are logarithms of seconds per iteration."""
 
     onset: int
     at: float
@@ -54,26 +57,26 @@ class Shift(Struct):
     level: float
     reason: str
     unsure: bool = False
-    """A new attempt has not shown its level yet."""
+    """True if a new attempt has no known level yet."""
     before: Level | None = None
-    """The level as it was before the shift, to go on with after it."""
+    """Level before the shift, to continue with after it."""
     lines: int = 0
-    """Lines since its onset, or since a drift was seen."""
+    """Lines since its onset, or since a drift was detected."""
     over: bool = False
-    """Of a faster level: no longer shown."""
+    """For a faster level: True if it is no longer shown."""
     stood: bool = True
-    """It has lasted for long enough to wake somebody."""
+    """True if it has lasted long enough to be notified."""
 
 
 class Flap(Struct):
-    """A slower level that was left again soon: what this run does by itself."""
+    """A slower level that ended soon, as this run does by itself."""
 
     size: float
     lines: int
 
 
 class Segment(Struct):
-    """One attempt at one batch size: what it took, on which nodes."""
+    """One attempt at one batch size: its time and its nodes."""
 
     key: str
     attempt: int
@@ -84,17 +87,17 @@ class Segment(Struct):
     profile: Profile | None = None
     """Where its time went, by the log's timers."""
     gpu_clock: str | None = None
-    """MHz that the job locked its GPUs to."""
+    """Clock in MHz to which the job locked its GPUs."""
     undecided: bool = False
-    """Its iterations vary so much that more of them must tell whether it is slower than those before."""
+    """True if its iterations vary so much that more of them are needed to compare it."""
 
     @property
     def is_blocking(self) -> bool | None:
-        """Whether CUDA_LAUNCH_BLOCKING is set; None where the log does not show it."""
+        """True if CUDA_LAUNCH_BLOCKING is set. None: the log does not show it."""
         return None if self.launch_blocking is None else self.launch_blocking in _ON
 
     def differs_by_setting(self, other: "Segment") -> bool:
-        """One attempt has the variable, the other has not: what that costs is no slowdown (launch_blocking.py)."""
+        """Return True if only one of two attempts has the variable: its cost is not a slowdown (launch_blocking.py)."""
         return {self.is_blocking, other.is_blocking} == {True, False}
 
 
@@ -108,25 +111,25 @@ class SlowdownMemory(Rule):
     attempt: int = 0
     steps: int = 0
     timed_at: int = 0
-    """`steps` when one last had a time,"""
+    """Value of `steps` at the last step with a time."""
     stretch: int = 1
-    """and for how many steps that stands: a bar that is drawn by whole seconds tells the time of many."""
+    """Number of steps for which that time is valid: a bar drawn once per second reports the time of several."""
     tracks: dict[str, Level] = field(default_factory=dict)
     key: str = ""
     sizes: tuple[int | None, int | None] | None = None
-    """Batch size and sequence length of the last step; `key` is made of them."""
+    """Batch size and sequence length of the last step, which are the source of `key`."""
     shift: Shift | None = None
     faster: Shift | None = None
     segments: list[Segment] = field(default_factory=list)
     flaps: list[Flap] = field(default_factory=list)
     reference: float | None = None
-    """Logarithm of the seconds per iteration of the present level; None while unknown."""
+    """Logarithm of the seconds per iteration of the present level. None: unknown."""
     untimed: int | None = None
-    """The iteration that came without a time; DeepSpeed's engine prints it on the step's next line."""
+    """The iteration without a time: DeepSpeed's engine prints it in the step's next line."""
     window: TimerWindow = field(default_factory=TimerWindow)
     saves_seen: int = 0
-    """Saves that were looked at,"""
+    """Number of saves that were examined."""
     slow_saves: SlowSaves | None = None
-    """... and whether they take longer than they did."""
+    """Whether saves take longer than before."""
     outside: OutsideTime = field(default_factory=OutsideTime)
-    """What steps take outside the clock of DeepSpeed's engine."""
+    """Time of steps outside the clock of DeepSpeed's engine."""

@@ -1,4 +1,4 @@
-"""What is told: how much longer iterations take, since when, why, and what it costs."""
+"""Texts of the rule `slowdown`: how much longer iterations take, since when, why, and the cost."""
 
 import math
 from typing import Any
@@ -15,11 +15,11 @@ _REASONS = {
     "drift": "a slow drift",
     "launch": "slower than the attempts before",
 }
-_EXPLAINED = 0.6  # of a difference: what the clocks make at least to be its cause; memory and network keep their pace
+_EXPLAINED = 0.6  # share of a difference that clocks must explain to be its cause; memory and network keep their speed
 
 
 def slower(state: RunState, memory: SlowdownMemory, shift: Shift, settings: SlowdownSettings) -> Finding:
-    """Iterations take longer."""
+    """Return the finding that iterations take longer."""
     base, level = math.exp(shift.base), math.exp(shift.level)
     ratio = level / base
     parts = [f"iterations take {100 * (ratio - 1):.1f} % longer {_figures(shift)}"]
@@ -66,13 +66,13 @@ def _lasting(
     found: Shift | outside.LongerOutside, ratio: float, summary: str, evidence: dict[str, Any],
     settings: SlowdownSettings, *, stood: bool,
 ) -> Finding:  # fmt: skip
-    """Only shown until it has `stood` for long enough to wake somebody."""
+    """Return the finding as display-only until it has lasted long enough to be notified."""
     severity: Severity = "critical" if ratio >= 1 + settings.critical else "warning"
     return Finding("firing", severity, summary, evidence, onset=found.onset, since=found.at, display_only=not stood)
 
 
 def _clocks_of(memory: SlowdownMemory, shift: Shift, evidence: dict[str, Any]) -> str:
-    """What lower clocks than those of the attempt before explain, where the log tells both."""
+    """Return what lower clocks than in the attempt before explain, if the log has both."""
     clocks = [
         int(clock)
         for segment in memory.segments[-2:]
@@ -90,7 +90,7 @@ def _clocks_of(memory: SlowdownMemory, shift: Shift, evidence: dict[str, Any]) -
 
 
 def _nodes_of(memory: SlowdownMemory) -> str:
-    """How the node lists of the last two attempts differ, where the log names nodes."""
+    """Return the difference between the node lists of the last two attempts, if the log has them."""
     if len(memory.segments) < 2:
         return ""
     before, after = set(memory.segments[-2].nodes), set(memory.segments[-1].nodes)
@@ -105,19 +105,19 @@ def _nodes_of(memory: SlowdownMemory) -> str:
 
 
 def between_steps(state: RunState, found: outside.LongerOutside, settings: SlowdownSettings) -> Finding:
-    """DeepSpeed's engine takes as long as ever, what lies between its steps takes longer."""
+    """Return the finding that the time between the steps of DeepSpeed's engine grew, and not the steps."""
     evidence = {**outside.evidence(found), "last_line": state.attempt.last_line}
     return _lasting(found, outside.ratio(found), outside.sentence(found), evidence, settings, stood=found.lasts)
 
 
 def slower_saves(state: RunState, found: saves.SlowSaves) -> Finding:
-    """Saves take longer."""
+    """Return the finding that saves take longer."""
     evidence = {**saves.evidence(found), "last_line": state.attempt.last_line}
     return Finding("firing", "warning", saves.sentence(found), evidence, onset=found.onset, since=found.at)
 
 
 def faster(state: RunState, shift: Shift) -> Finding:
-    """Iterations take less: information."""
+    """Return the information that iterations take less time."""
     less = 100 * (1 - math.exp(shift.level) / math.exp(shift.base))
     summary = (
         f"iterations take {less:.1f} % less time {_figures(shift)}; nothing to do, unless code or data were changed by "
@@ -128,7 +128,7 @@ def faster(state: RunState, shift: Shift) -> Finding:
 
 
 def before_hang(state: RunState) -> str:
-    """What the pace said before the run stood still: that iterations had become slower, and where; empty if not."""
+    """Return the pace before the run hung: that iterations had become slower, and where. Empty: they had not."""
     memory = state.memory_of.get(SlowdownMemory.name)
     if state.attempt.phase == "saving":
         return saves.slower_saves(state.learned.silences.values("saving"))
@@ -140,20 +140,20 @@ def before_hang(state: RunState) -> str:
 
 
 def level(state: RunState) -> tuple[int, float, float] | None:
-    """Of a level that stands and is not that of before: its first iteration, seconds of one before and now."""
+    """Return the first iteration of a changed level and its seconds before and now."""
     memory = state.memory_of.get(SlowdownMemory.name)
     shift = memory.shift if isinstance(memory, SlowdownMemory) else None
     return None if shift is None else (shift.onset, math.exp(shift.base), math.exp(shift.level))
 
 
 def standing(level: tuple[int, float, float]) -> str:
-    """A level as `level` gives it, in the words of a report: what was told when it began may have grown since."""
+    """Return the level as `level` does, as a text for a report: it may have grown since it was first reported."""
     onset, before, now = level
     return f"changed its level at iteration {onset}: {now / before - 1:+.1%}, {now:.4g} s instead of {before:.4g} s"
 
 
 def normal(state: RunState) -> float | None:
-    """Seconds that an iteration normally takes; while a slowdown stands, those of before it."""
+    """Return the normal seconds per iteration. During a slowdown these are the seconds before it."""
     memory = state.memory_of.get(SlowdownMemory.name)
     if isinstance(memory, SlowdownMemory):
         known = memory.reference if memory.shift is None else memory.shift.base
@@ -163,6 +163,6 @@ def normal(state: RunState) -> float | None:
 
 
 def ratio(state: RunState) -> float | None:
-    """The last iteration's pure time over the normal one."""
+    """Return the last iteration's pure time over the normal one."""
     seconds, usual = state.attempt.pure_seconds, normal(state)
     return seconds / usual if seconds and usual else None

@@ -1,4 +1,4 @@
-"""Whether the level has shifted for good: up, down, back, or slowly; and what of it a run does by itself."""
+"""Decides whether the level has shifted: up, down, back, or slowly, and which shifts a run has by itself."""
 
 import math
 
@@ -18,24 +18,25 @@ from megatron_monitor.statistics import levels
 from megatron_monitor.statistics.levels import Level, level_of
 from megatron_monitor.statistics.median import median_high
 
-_ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
-_ALIKE = 0.15  # the same for four and more, the farthest left out
-_STILL = 3  # last iterations that must be slow for that; any of them may be the first of the way back
+_ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps are within it, hiccups of 10 and 20 % are not
+_ALIKE = 0.15  # the same for four and more without the farthest
+_STILL = 3  # last iterations that must be slow for that; any of them may begin the return
 _BACK = 6  # iterations near the old level that resolve an incident
 _LASTING = 12  # iterations, all but two of them slow, that are reported however uneven they are
-_SAME_SHIFT = 100  # steps after a shift in which a further one is the same trouble: clocks fall step by step
-_HEAVY = 3.0  # scales: a larger shift is held against the slow stretches that the level has shown, not only its scale
-_STRETCH = 2  # a stretch of so many slow steps is a hiccup, which the rules of a shift know already
-_CHANCE = 1e-4  # of a stretch that long, if slow steps come one by one
-_LONG = 96  # lines: a slow stretch of so many is told whatever was before
-_FLAP = 32  # a shift that was left soon is a flap: a further one must last as long, after two of them four times as
-# long, after three nine times, and never longer than so many lines a flap
-_FLAPS = 8  # flaps remembered
-_IDLE = 4  # of the lines that end the slowdown of a run that has flapped, one in so many may still be slow
-UNITS = 1.5  # printed units that a shift must exceed, or else be beyond doubt:
-_UNIT_LASTING = 12  # so many lines at the next printed value, where none had been before
+_SAME_SHIFT = 100  # steps after a shift in which a further one is the same problem: clocks fall step by step
+_HEAVY = 3.0  # scales; a larger shift is also compared with the slow stretches of the level
+_STRETCH = 2  # a stretch of so many slow steps is a hiccup, which the conditions of a shift cover
+_CHANCE = 1e-4  # probability of a stretch that long if slow steps come independently
+_LONG = 96  # lines: a slow stretch of so many is reported whatever came before
+# Maximum lines per flap. A shift that ended soon is a flap. A further one must last as long, after two flaps four times
+# and after three nine times as long.
+_FLAP = 32
+_FLAPS = 8  # remembered flaps
+_IDLE = 4  # of the lines that end the slowdown of a run with flaps, one in so many may still be slow
+UNITS = 1.5  # printed units that a shift must exceed, or else it must last:
+_UNIT_LASTING = 12  # so many lines at the next printed value, with none before
 _FASTER_SHOWN = 50  # iterations for which "faster" is shown
-_NORMAL = 200  # lines after which a faster level is the normal one: before, the way back from it is no slowdown
+_NORMAL = 200  # lines after which a faster level is the normal one: the return from it is not a slowdown before
 
 
 def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, settings: SlowdownSettings) -> bool:
@@ -43,12 +44,12 @@ def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, setting
     shift, faster, iteration, at = memory.shift, memory.faster, step.iteration, step.at
     stood = shift is None or shift.stood
     if shift is None and faster is None and not _suspect(track, settings):
-        return False if grows else _watch_drift(memory, track, iteration, at)  # nearly all looks end here
+        return False if grows else _watch_drift(memory, track, iteration, at)  # nearly all calls end here
     if shift is not None and not shift.unsure:
         shift.lines += 1
         shift.stood = shift.stood or _stands(memory, track, shift, step, settings)
         if not shift.lines % levels.DRIFT:
-            level = median_high(track.values[-levels.DRIFT :])  # on the way back it stays what it was
+            level = median_high(track.values[-levels.DRIFT :])  # during the return it stays the same
             shift.level = level if level - shift.base > math.log1p(settings.threshold) else shift.level
         if shift.lines >= _BACK and _is_back(memory, track, shift, settings):
             _return(memory, track, shift)
@@ -75,7 +76,7 @@ def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, setting
 
 
 def _stands(memory: SlowdownMemory, track: Level, shift: Shift, step: Step, settings: SlowdownSettings) -> bool:
-    """Whether iterations have been slow for long enough to wake somebody, and still are."""
+    """Return True if iterations have been slow long enough to be notified, and still are."""
     seconds = shift.lines * memory.stretch * step.interval * math.exp(shift.level)
     if seconds < settings.stands_for(math.exp(shift.level - shift.base)):
         return False
@@ -83,14 +84,14 @@ def _stands(memory: SlowdownMemory, track: Level, shift: Shift, step: Step, sett
 
 
 def _watch_drift(memory: SlowdownMemory, track: Level, iteration: int, at: float) -> bool:
-    """Compare the median of the last steps with the best one that the run has shown."""
+    """Compare the median of the last steps with the best one of the run."""
     drift = track.drifted()
     if drift is None or track.best is None:
         return False
     limit = max(math.log1p(DRIFT), 3 * track.scale, UNITS * (track.unit or 0.0))
     if drift <= limit:
         return False
-    if memory.flaps:  # the level of a run that flaps has drifted when nearly all steps of a longer time are slow
+    if memory.flaps:  # the level of a run with flaps has drifted when nearly all steps of a longer time are slow
         last = track.values[-min(_NORMAL, levels.DRIFT << len(memory.flaps)) :]
         if sum(x - track.best <= drift / 2 for x in last) > len(last) // _IDLE:
             return False
@@ -99,8 +100,8 @@ def _watch_drift(memory: SlowdownMemory, track: Level, iteration: int, at: float
 
 
 def _is_back(memory: SlowdownMemory, track: Level, shift: Shift, settings: SlowdownSettings) -> bool:
-    """Whether the last steps lie at the level of before: nearer to it than what is reported, and than half the shift.
-    A run whose level flaps must stay there longer each time.
+    """Return True if the last steps are at the old level: nearer to it than the threshold and than half the shift. A
+    run with flaps must stay there longer each time.
     """
     scale = shift.before.scale if shift.before is not None else track.scale
     reach = max(0.8 * math.log1p(settings.threshold), scale, (track.unit or 0.0))
@@ -117,12 +118,16 @@ def _is_back(memory: SlowdownMemory, track: Level, shift: Shift, settings: Slowd
 
 
 def needed(scale: float, threshold: float) -> int:
-    """Residuals whose median separates `threshold` from noise: its error falls with the root of their number."""
+    """Return the number of residuals whose median separates `threshold` from noise: its error falls with the root of
+    their number.
+    """
     return min(levels.RECENT, max(5, math.ceil((2.5 * scale / threshold) ** 2)))
 
 
 def _suspect(track: Level, settings: SlowdownSettings) -> bool:
-    """False where `shifted` has nothing to look at: neither sum is at its limit, nor are three steps far above."""
+    """Return False if `shifted` has nothing to examine: neither sum is at its limit, and no three steps are
+    far above.
+    """
     if track.up >= SUM_LIMIT or track.down >= SUM_LIMIT:
         return True
     recent, far = track.recent(3), max(4 * settings.threshold, 6 * track.scale)
@@ -130,9 +135,9 @@ def _suspect(track: Level, settings: SlowdownSettings) -> bool:
 
 
 def shifted(track: Level, count: int, threshold: float, sum_limit: float) -> float | None:
-    """The size of a shift that is sure, in logarithms; None if there is none."""
+    """Return the size of a certain shift in logarithms, or None."""
     recent, scale = track.recent(), track.scale
-    if len(recent) >= 3:  # a large step needs no sum: three alike, far beyond anything that noise does
+    if len(recent) >= 3:  # a large step needs no sum: three similar ones far beyond noise are enough
         last = sorted(recent[-3:])
         far = max(4 * threshold, 6 * scale)
         if last[0] > far and last[2] - last[0] <= min(_ALIKE_THREE * scale, last[1] / 4):
@@ -151,21 +156,21 @@ def shifted(track: Level, count: int, threshold: float, sum_limit: float) -> flo
 
 
 def _alike(residuals: list[float], middle: float, scale: float) -> bool:
-    """Whether they lie together as at a new level. A burst of hiccups is slow too, but each by another amount."""
+    """Return True if the residuals are close together, as at a new level. Hiccups in a burst differ from each other."""
     near = sorted(residuals, key=lambda residual: abs(residual - middle))[:-1]
     return max(near) - min(near) <= max(4 * scale, _ALIKE * abs(middle))
 
 
 def _is_usual(memory: SlowdownMemory, track: Level, size: float) -> bool:
-    """Whether a stretch of steps that are slower by `size` is nothing new for this run: it has had such stretches, or
-    has left such a level again soon, or it is one printed unit.
+    """Return True if a stretch of steps slower by `size` is usual for this run: it has had such stretches, it left such
+    a level soon, or it is one printed unit.
     """
     lasting, longest, share = track.slow_stretches(size / 2)
     if size < UNITS * (track.unit or 0.0) and size < UNITS * track.see_unit(levels.RECENT):
         return longest > 0 or lasting < _UNIT_LASTING
     if lasting >= _LONG:
         return False
-    if size > _HEAVY * track.scale and share:  # the scale says nothing of a tail: its own share and stretches do
+    if size > _HEAVY * track.scale and share:  # the scale does not describe a tail: its own share and stretches do
         rare = lasting * math.log(share) <= math.log(_CHANCE)
         if not rare or (longest > _STRETCH and lasting <= longest):
             return True
@@ -174,12 +179,12 @@ def _is_usual(memory: SlowdownMemory, track: Level, size: float) -> bool:
 
 
 def _settles(track: Level, step: Step) -> bool:
-    """Whether the attempt's iterations have not yet taken as long as its GPUs may need to settle."""
+    """Return True if the attempt's iterations have taken less time than its GPUs may need to settle."""
     return track.value is not None and step.finished * math.exp(track.value) < SETTLING
 
 
 def _since(track: Level, up: bool = True) -> int:
-    """Values since the shift began, as many as a level is learned from."""
+    """Return the values since the shift began, as many as a level needs."""
     onset, begun = (track.up_since, track.up_from) if up else (track.down_since, track.down_from)
     return max(3, min(levels.RECENT, track.seen - begun + 1 if onset is not None else 0))
 
@@ -187,7 +192,7 @@ def _since(track: Level, up: bool = True) -> int:
 def _take_shift(
     memory: SlowdownMemory, track: Level, iteration: int, at: float, size: float, settings: SlowdownSettings
 ) -> None:
-    """A new level: open or enlarge the incident, and learn the level anew from what followed the onset."""
+    """Begin or enlarge the incident of a new level, and learn the level from the values after the onset."""
     assert track.value is not None
     since = _since(track, size > 0)
     onset = track.up_since if size > 0 else track.down_since
@@ -195,7 +200,7 @@ def _take_shift(
     level, shift, faster = track.value + size, memory.shift, memory.faster
     new = Shift(onset, at, track.value, level, "shift", before=track.before(since))
     if size > 0 and faster is not None and level - faster.base < max(0.8 * math.log1p(settings.threshold), track.scale):
-        memory.faster = None  # back from a faster level, which was none of its own
+        memory.faster = None  # the return from a faster level, which was not its own
         memory.tracks[memory.key] = _resumed(track, faster, since)
         return
     if size > 0:
@@ -204,19 +209,19 @@ def _take_shift(
         if shift is None or shift.unsure:
             memory.shift = new
         elif track.seen <= _SAME_SHIFT or level - shift.base < 2 * (shift.level - shift.base):
-            shift.level = level  # the same trouble, still growing
+            shift.level = level  # the same problem, still growing
         else:
             new.base, new.before, new.stood = shift.base, shift.before, shift.stood
             memory.shift = new
     elif shift is None:
         memory.faster = new
-    elif level - shift.base > math.log1p(settings.threshold):  # not yet back: it goes on with a smaller figure
+    elif level - shift.base > math.log1p(settings.threshold):  # not yet back: it continues with a smaller figure
         shift.level = level
     memory.tracks[memory.key] = level_of(track.values[-since:], track.scale, track.unit)
 
 
 def _resumed(track: Level, shift: Shift, count: int) -> Level:
-    """The level of before the shift goes on with the last `count` values."""
+    """Return the level before the shift, extended by the last `count` values."""
     level = shift.before
     if level is None:
         level = level_of(track.values[-count:], track.scale, track.unit)
@@ -228,7 +233,7 @@ def _resumed(track: Level, shift: Shift, count: int) -> Level:
 
 
 def _return(memory: SlowdownMemory, track: Level, shift: Shift) -> None:
-    """Back at the old level."""
+    """End the shift, because the times are back at the old level."""
     memory.shift = None
     if shift.lines < _NORMAL:
         memory.flaps.append(Flap(shift.level - shift.base, shift.lines))
