@@ -1,5 +1,5 @@
-"""Where an iteration's time goes, by the log's own timers, and why iterations have become slower. Pure.
+"""Where an iteration's time goes, by the log's own timers, and why iterations became slower. Pure.
 
-`account` gathers the timers of each iteration line, `profile` takes medians of several lines, `attribution` compares
-two profiles and names the cause of the difference, `words` says it.
+`account` collects the timers of each iteration line. `profile` computes medians of several lines. `attribution`
+compares two profiles and names the cause of the difference. `messages` formats it.
 """

@@ -1,8 +1,8 @@
-"""The timers of each iteration line: which line they belong to, and seconds of one iteration.
+"""Assigns timers to iteration lines, in seconds per iteration.
 
-Megatron prints its timers behind the iteration line, averaged over the log interval. DeepSpeed's engine prints its own
-before Megatron's line, each step's by itself, or summed over the steps since its last report. What a log prints on
-every tenth line only belongs to that line; lines without timers have no account.
+Megatron prints its timers after the iteration line, averaged over the log interval. DeepSpeed's engine prints its
+timers before Megatron's line, those of each step, or sums over the steps since its last report. Timers printed with
+each tenth line belong to that line only. Lines without timers have no account.
 """
 
 from dataclasses import dataclass, field
@@ -14,51 +14,51 @@ from msgspec import field as member
 from megatron_monitor.parsers.events import TimersReported
 from megatron_monitor.parsers.timers import BETWEEN_STEPS, IGNORED, timer
 
-_NAMES = 60  # timers of a line; programs have up to 25
-_RANKS = 1024  # ranks whose time is kept, where the log prints each
-_SUMMED = 1.5  # timers of DeepSpeed that make more iterations than one line's time are those of the whole interval
+_NAMES = 60  # maximum timers of a line; programs have up to 25
+_RANKS = 1024  # ranks with stored times, if the log prints each rank's
+_SUMMED = 1.5  # timers of DeepSpeed above this multiple of an iteration are sums over the interval
 
 Across = Literal["one", "range", "maximum"]
 
 
 class TimerLine(Struct, gc=False):
-    """One iteration line's timers."""
+    """The timers of one iteration line."""
 
     iteration: int
     seconds: float | None
-    """Seconds per iteration, evaluation and saving taken out; None where they are unknown."""
+    """Seconds per iteration without evaluation and saving. None: unknown."""
     timers: dict[str, tuple[float, float]]
-    """Name -> least and most over the ranks, seconds of one iteration."""
+    """Name -> minimum and maximum over the ranks, in seconds per iteration."""
     across: Across = "one"
     ranks: dict[int, float] = member(default_factory=dict)
-    """Rank -> seconds of its compute timers, where the log prints each rank's."""
+    """Rank -> seconds of its compute timers, if the log prints each rank's."""
 
 
 @dataclass(slots=True)
 class TimerReports:
-    """What timers have told since the last iteration line. Everything here can be written as JSON."""
+    """The timers since the last iteration line, as JSON values."""
 
     active: bool = False
-    """The log prints timers."""
+    """True if the log prints timers."""
     behind: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Timers of the last iteration line."""
+    """Timers after the last iteration line."""
     ahead: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Timers that stand before the line of their iteration, summed,"""
+    """Sums of the timers before the line of their iteration."""
     reports: dict[str, int] = field(default_factory=dict)
-    """and how often each was reported; of those of the last line, where any was summed,"""
+    """Number of reports of each timer."""
     summed: dict[str, int] = field(default_factory=dict)
-    """how often."""
+    """Number of reports in the last line that had sums."""
     own: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """All parts of the iteration whose line comes next, where that line prints them itself."""
+    """All parts of the next line's iteration, if that line prints them itself."""
     across: Across = "one"
     ranks: dict[int, float] = field(default_factory=dict)
     last: TimerLine | None = None
-    """The timers of the line that was closed last; None where it had none."""
+    """Timers of the last closed line. None: it had none."""
     shown: TimerLine | None = None
-    """The last ones of any line."""
+    """The last timers of any line."""
 
     def take(self, event: TimersReported, loop_counts: bool) -> None:
-        """A report of timers. `loop_counts`: the training loop's own line counts the iterations."""
+        """Process a report of timers. `loop_counts`: the training loop's own line counts the iterations."""
         self.active = True
         if event.of_next:
             self.own = event.timers
@@ -91,7 +91,7 @@ class TimerReports:
                 ranks[rank] = ranks.get(rank, 0.0) + seconds
 
     def close(self, iteration: int | None, seconds: float | None, interval: int) -> None:
-        """The next iteration line has come: `iteration`, its `seconds` and `interval` are those of the last one."""
+        """Close the last line, because the next one came. `iteration`, `seconds` and `interval` are the last line's."""
         behind = self.behind
         self.last = None
         if behind and iteration is not None:
@@ -108,7 +108,7 @@ class TimerReports:
             self.across = "one"
 
     def settle(self, iteration: int, seconds: float | None) -> None:
-        """The line that was closed last has printed its own parts: they are whole at once."""
+        """Complete the last closed line at once, because it has printed its own parts."""
         self.last = self.shown = TimerLine(iteration, seconds, self.own)
         self.own = {}
 
@@ -116,9 +116,9 @@ class TimerReports:
 def _of_one(
     timers: dict[str, tuple[float, float]], reports: dict[str, int], seconds: float | None, interval: int
 ) -> dict[str, tuple[float, float]]:
-    """DeepSpeed's timers as those of one iteration: a mean of its reports, or a part of a sum over the interval."""
+    """Return DeepSpeed's timers per iteration: a mean of its reports, or a part of a sum over the interval."""
     out = timers
-    if max(reports.values()) > 1:  # else each step tells of itself
+    if max(reports.values()) > 1:  # otherwise each report is one step's
         out = {name: (low / (n := reports.get(name, 1)), high / n) for name, (low, high) in timers.items()}
     if interval > 1 and seconds:
         once = [name for name in out if reports.get(name) == 1]
@@ -129,6 +129,6 @@ def _of_one(
 
 
 def has_step_timers(event: TimersReported) -> bool:
-    """Whether a report of timers names any that is part of an iteration, or lies between two."""
+    """Return True if a report has timers of an iteration or of the time between two."""
     names = event.timers.keys()
     return not names <= IGNORED or not BETWEEN_STEPS.isdisjoint(names)

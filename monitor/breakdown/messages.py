@@ -1,5 +1,6 @@
-"""The cause of a slowdown in words, as evidence and as advice; how to get timers, or a finer view of them, from
-the program that wrote the log. Its options stand with the formats (parsers/programs.toml, parsers/formats/*.yaml).
+"""Texts about the cause of a slowdown, evidence and advice, and how to make the program print timers or finer ones.
+
+The programs' options are in parsers/programs.toml and parsers/formats/*.yaml.
 """
 
 from typing import Any, Final
@@ -16,7 +17,7 @@ ADVICE: Final[dict[tuple[str, str], str]] = {
 
 
 def advice_for(incident: str, of: str = "") -> str:
-    """Raises KeyError for a kind that has none."""
+    """Return the advice for a kind of cause. Raises KeyError if there is none."""
     return ADVICE.get((incident, of)) or ADVICE[incident, ""]
 
 
@@ -36,7 +37,9 @@ _SCOPE = {
 
 
 def sentence(found: Attribution) -> str:
-    """What took the added time: `92 % of it in the data loader on all ranks (batch-generator 0.02 s, now 0.23 s)`."""
+    """Return what took the added time: `92 % of it in the data loader on all ranks (batch-generator 0.02 s, now 0.23
+    s)`.
+    """
     if not found.part:
         return _unexplained(found)
     text = f"{min(100.0, 100 * found.share):.0f} % of it in {_PART.get(found.part, found.part)}"
@@ -62,12 +65,12 @@ def _unexplained(found: Attribution) -> str:
 
 
 def advice(found: Attribution | None) -> str:
-    """What to look at first."""
+    """Return what to examine first."""
     return advice_for("slowdown", "unknown" if found is None else found.cause)
 
 
 def evidence(found: Attribution | None, before: Profile | None) -> dict[str, Any]:
-    """Figures for programs, seconds of one iteration; `cause` is one of a closed set (attribution.Cause)."""
+    """Return figures for programs, in seconds per iteration. `cause` is one of attribution.Cause."""
     if found is None:
         return {"cause": "unknown"}
     facts: dict[str, Any] = {"cause": found.cause, "cause_scope": found.scope}
@@ -88,7 +91,7 @@ _NOT_KNOWN = (
 
 
 def no_timers(format_name: str | None) -> str:
-    """That the log prints no timers, and how the program that wrote it would."""
+    """Return that the log prints no timers, and how the program can print them."""
     return f"the log prints no timers that would tell why: {_timers(format_name)}"
 
 
@@ -100,6 +103,6 @@ def _timers(format_name: str | None) -> str:
 
 
 def of_ranks(format_name: str | None) -> str:
-    """The option that tells the ranks apart; empty where the program has none."""
+    """Return the option that distinguishes the ranks. Empty: the program has none."""
     known = BY_NAME.get(format_name or "")
     return f"; {known.timers_of_ranks} tells which" if known is not None and known.timers_of_ranks else ""

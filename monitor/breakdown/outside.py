@@ -1,8 +1,9 @@
-"""Time that DeepSpeed's engine does not count and that has become longer: the data loader, or whatever else the loop
-around the engine does between two steps. Where the engine alone prints steps, no figure of its lines shows it.
+"""Detects that the time which DeepSpeed's engine does not count became longer: the data loader, or other work of the
+loop around the engine between two steps. If only the engine prints steps, no printed figure shows it.
 
-Rules are stricter than those of a shift of the iteration's time: what lies between steps varies by more. The last lines
-must all be long, more than ever were in a row and than chance explains; twice as many after each that was over soon.
+The conditions are stricter than for a shift of the iteration's time, because the time between steps varies more. The
+last lines must all be long, more of them than ever in a row and than chance explains, and twice as many after each
+episode that ended soon.
 """
 
 import math
@@ -14,18 +15,21 @@ from msgspec import Struct, field
 from megatron_monitor.statistics.median import deviation, median
 
 _KEPT = 96
-_BEFORE = 24  # lines that must have shown what is usual
+_BEFORE = 24  # lines that must have shown the usual time
 _LAST = 6
-_LONGEST = 48  # lines that must agree, at most
-_CHANCE = math.log(1e-12)  # of so many long lines in a row; they are not independent: 1e-6 told noisy loaders ten times
+_LONGEST = 48  # maximum lines that must agree
+# Probability of so many long lines in a row; they are not independent: with 1e-6 noisy loaders were reported ten times.
+_CHANCE = math.log(1e-12)
 _RUNS = 2  # times as many as ever were in a row
 _SURE = 4.0  # deviations of the lines before
-_FLAP = 64  # lines; what was over before was none of its own
+_FLAP = 64  # lines; an episode that ended earlier was a flap
 StandsFor = Callable[[float], float]
 
 
 class LongerOutside(Struct):
-    """Since iteration `onset` steps take `level` seconds outside the engine's clock; `base`, `step` in all, before."""
+    """Since iteration `onset` steps take `level` seconds outside the engine's clock. `base` and `step` are the values
+    before, outside and in all.
+    """
 
     onset: int
     at: float
@@ -33,27 +37,27 @@ class LongerOutside(Struct):
     level: float
     step: float
     lasts: bool = False
-    """Steps have been longer for long enough to wake somebody."""
+    """True if steps have been longer long enough to be notified."""
 
 
 class OutsideTime(Struct):
-    """What is kept of a run."""
+    """Memory of one run."""
 
     lines: list[tuple[int, float, float]] = field(default_factory=list)
     """(iteration, seconds outside the engine's clock, seconds of the whole step) of the last lines of this attempt."""
     longer: LongerOutside | None = None
     stood: int = 0
-    """Lines since that was seen."""
+    """Lines since it was detected."""
     flaps: int = 0
 
     def restart(self) -> None:
-        """Another attempt."""
+        """Start again for another attempt."""
         self.lines, self.longer, self.stood = [], None, 0
 
     def add(
         self, iteration: int, duration: tuple[float, float], at: float, threshold: float, stands_for: StandsFor
     ) -> bool:
-        """A line; True if what stands has changed. `stands_for`: seconds after which a ratio lasts."""
+        """Add a line. Return True if the finding has changed. `stands_for`: seconds after which a ratio lasts."""
         lines, standing = self.lines, self.longer
         lines.append((iteration, *duration))
         del lines[:-_KEPT]
@@ -78,7 +82,9 @@ class OutsideTime(Struct):
         return True
 
     def _stands(self, standing: LongerOutside, last: list[float], iteration: int, stands_for: StandsFor) -> bool:
-        """Whether what stands lasts from this line on, or is over; `last` is empty where there are too few."""
+        """Return True if the finding has lasted from this line on, or has ended. `last` is empty if there are too few
+        lines.
+        """
         self.stood += 1
         count = min(_LONGEST, _LAST << self.flaps)
         if not last or self.stood < count or median(last) >= (standing.base + standing.level) / 2:
@@ -90,7 +96,7 @@ class OutsideTime(Struct):
         return True
 
     def _since(self, middle: float) -> int:
-        """The place of the first of the last lines that all lie above `middle`."""
+        """Return the index of the first of the last lines that are all above `middle`."""
         place = len(self.lines)
         while place and self.lines[place - 1][1] > middle:
             place -= 1
@@ -102,8 +108,8 @@ def _lasts(found: LongerOutside, iteration: int, stands_for: StandsFor) -> bool:
 
 
 def _is_usual(before: list[float], middle: float, lasting: int) -> bool:
-    """Whether `lasting` lines in a row above `middle` are nothing new: there have been as many, or so many single ones
-    that they may have come together by chance.
+    """Return True if `lasting` lines in a row above `middle` are usual: there were as many before, or so many single
+    ones that they may have come together by chance.
     """
     longest = here = above = 0
     for seconds in before:
@@ -113,12 +119,12 @@ def _is_usual(before: list[float], middle: float, lasting: int) -> bool:
 
 
 def ratio(found: LongerOutside) -> float:
-    """How much longer a step takes in all."""
+    """Return the ratio of a whole step's time to before."""
     return 1 + (found.level - found.base) / found.step
 
 
 def sentence(found: LongerOutside) -> str:
-    """What it is and what it costs."""
+    """Return what happened and its cost."""
     slow = found.step + found.level - found.base
     return (
         f"steps take {100 * (ratio(found) - 1):.1f} % longer from line to line since iteration {found.onset}: "
@@ -129,7 +135,7 @@ def sentence(found: LongerOutside) -> str:
 
 
 def evidence(found: LongerOutside) -> dict[str, Any]:
-    """Figures for programs."""
+    """Return figures for programs."""
     return {
         "cause": "outside_timers",
         "cause_scope": "unknown",

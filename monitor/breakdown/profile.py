@@ -13,15 +13,15 @@ from megatron_monitor.statistics.median import deviation, median
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 WHOLE = "whole_pass"
-"""A whole pass without its printed parts: what is in it no timer tells."""
+"""A whole pass without printed parts: no timer shows what it contains."""
 OUTSIDE = "outside_timers"
 """The iteration's time outside all timers."""
 UNTIMED = "untimed"
-"""The same, where categories are shown."""
+"""The same, as a category on pages."""
 
 
 class RankSpan(Struct, gc=False):
-    """Seconds of one iteration: the median of the least and of the most over the ranks, and how far lines spread."""
+    """Seconds per iteration: medians of the minimum and the maximum over the ranks, and their spread over the lines."""
 
     low: float
     high: float
@@ -29,7 +29,7 @@ class RankSpan(Struct, gc=False):
 
 
 class Profile(Struct):
-    """Where the time of some lines' iterations went."""
+    """Where the time of some iterations went."""
 
     lines: int
     seconds: float
@@ -37,20 +37,22 @@ class Profile(Struct):
     parts: dict[str, RankSpan] = field(default_factory=dict)
     """Category (or WHOLE, OUTSIDE) -> seconds."""
     timers: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Timer -> medians of least and most."""
+    """Timer -> medians of minimum and maximum."""
     across: Across = "one"
     ranks: dict[int, float] = field(default_factory=dict)
-    """Rank -> median of its compute, where the log prints each rank's time."""
+    """Rank -> median of its compute, if the log prints each rank's time."""
 
     @property
     def covered(self) -> float:
-        """The share of the iteration's time that timers measure, 0 to 1."""
+        """Return the share of the iteration's time that timers measure, 0 to 1."""
         outside = self.parts.get(OUTSIDE)
         return 1 - outside.low / self.seconds if outside is not None and self.seconds > 0 else 0.0
 
 
 def split(timers: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Category (or WHOLE) -> least and most seconds: each timer without those inside it; none between two steps."""
+    """Return category (or WHOLE) -> minimum and maximum seconds: each timer without the timers inside it, and without
+    those between two steps.
+    """
     parts: dict[str, tuple[float, float]] = {}
     for name, key, inside in _nested(tuple(timers)):
         low, high = timers[name]
@@ -65,7 +67,9 @@ def split(timers: dict[str, tuple[float, float]]) -> dict[str, tuple[float, floa
 
 @lru_cache(maxsize=256)
 def _nested(names: tuple[str, ...]) -> list[tuple[str, str, list[str]]]:
-    """(timer, its category or WHOLE, the timers inside it) of those that a line prints: lines print the same ones."""
+    """Return (timer, its category or WHOLE, the timers inside it) for the timers of a line. All lines print the same
+    ones.
+    """
     inside: dict[str, list[str]] = {name: [] for name in names}
     for name in names:
         around = next((parent for parent in timer(name).parent if parent in inside), None)
@@ -79,8 +83,8 @@ def _nested(names: tuple[str, ...]) -> list[tuple[str, str, list[str]]]:
 
 
 def critical(timed: TimerLine) -> dict[str, float]:
-    """Category (or UNTIMED) -> seconds of an iteration on the rank that the others wait for: work at its longest,
-    waiting at its shortest. A pass of which no part is printed is compute; the sum is the iteration's time.
+    """Return category (or UNTIMED) -> seconds of an iteration on the rank that the others wait for: maximum of work,
+    minimum of waiting. A pass without printed parts is compute. The sum is the iteration's time.
     """
     parts = _categories(timed, lambda key, low, high: low if key == "communication" else high)
     if timed.seconds is not None:
@@ -92,14 +96,14 @@ def critical(timed: TimerLine) -> dict[str, float]:
 
 
 def spreads(timed: TimerLine) -> dict[str, float]:
-    """Category -> seconds that the slowest rank took longer for it than the fastest; nothing where the log prints one
-    rank's timers, or the slowest's.
+    """Return category -> seconds from the fastest to the slowest rank. Empty if the log prints one rank's timers or the
+    maximum.
     """
     return _categories(timed, lambda _, low, high: max(0.0, high - low)) if timed.across == "range" else {}
 
 
 def _categories(timed: TimerLine, figure: Callable[[str, float, float], float]) -> dict[str, float]:
-    """A figure of each category's least and most; a whole pass is compute."""
+    """Return a figure of each category's minimum and maximum. A whole pass is compute."""
     parts: dict[str, float] = {}
     for key, (low, high) in split(timed.timers).items():
         category = "compute" if key == WHOLE else key
@@ -108,7 +112,7 @@ def _categories(timed: TimerLine, figure: Callable[[str, float, float], float]) 
 
 
 def outside(timed: TimerLine) -> tuple[float, float] | None:
-    """Seconds of the iteration that no timer measures: at least, and at most."""
+    """Return the minimum and maximum seconds of the iteration that no timer measures."""
     if timed.seconds is None:
         return None
     inner = (name for name in timed.timers if name not in BETWEEN_STEPS)
@@ -117,8 +121,8 @@ def outside(timed: TimerLine) -> tuple[float, float] | None:
 
 
 def profile(lines: Sequence[TimerLine]) -> Profile | None:
-    """Medians over lines whose iterations' time is known; None without any. A timer that fewer than half of the lines
-    print is none of the iteration's usual parts.
+    """Return medians over the lines with a known iteration time, or None without any. A timer in fewer than half of the
+    lines is not a usual part of the iteration.
     """
     known = [line for line in lines if line.seconds is not None]
     if not known:
@@ -136,13 +140,13 @@ def profile(lines: Sequence[TimerLine]) -> Profile | None:
 
 
 def _whole(line: TimerLine) -> dict[str, tuple[float, float]]:
-    """Its categories, and what is outside of them."""
+    """Return the categories and the time outside them."""
     rest = outside(line)
     return split(line.timers) | ({OUTSIDE: rest} if rest is not None else {})
 
 
 def _usual(lines: Sequence[Mapping[_K, _V]]) -> Iterator[tuple[_K, list[_V]]]:
-    """Each key that at least half of the lines have, with its values."""
+    """Return the values of each key that at least half of the lines have."""
     found: dict[_K, list[_V]] = {}
     for line in lines:
         for key, value in line.items():

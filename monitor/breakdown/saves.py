@@ -1,8 +1,8 @@
-"""Saves that take longer than they did: time that no iteration line shows where the loop stops its clock around them.
+"""Detects that saves take longer than before, which no iteration line shows if the loop stops its clock around them.
 
-How long a save takes varies by far more than an iteration does. A level of saves has risen when the last three took
-longer than each one before, by a third at least, and lie nearer to the new level than to the old one, and the run as a
-whole loses what a slowdown would be told for.
+The time of a save varies by far more than that of an iteration. Saves have become slower if each of the last three took
+at least a third longer than all before, they are nearer to the new level than to the old one, and the run as a whole
+loses as much as with a reported slowdown.
 """
 
 from itertools import pairwise
@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from megatron_monitor.statistics.median import median
 
-KEPT = 16  # saves of a run whose time is kept
+KEPT = 16  # remembered saves of a run
 _LAST = 3
-_PREVIOUS_SAVES = 4  # saves that must have shown what is usual
+_PREVIOUS_SAVES = 4  # saves that must have shown the usual time
 _LONGER = 1.33
-_BACK = 2  # saves nearer to the old level than to the new one end it
+_BACK = 2  # saves nearer to the old level that end it
 
 
 class SlowSaves(Struct):
@@ -27,13 +27,13 @@ class SlowSaves(Struct):
     base: float
     level: float
     lost: float
-    """Share of the run's time that they take more than before."""
+    """Share of the run's time that saves take more than before."""
 
 
 def updated(
     standing: SlowSaves | None, saves: dict[int, float], seconds: float | None, at: float, threshold: float
 ) -> SlowSaves | None:
-    """The state after a save. `saves`: iteration -> seconds, `seconds`: of an iteration."""
+    """Return the state after a save. `saves`: iteration -> seconds. `seconds`: per iteration."""
     iterations, durations = list(saves), list(saves.values())
     if standing is not None:
         half = (standing.base + standing.level) / 2
@@ -49,7 +49,7 @@ def updated(
 
 
 def sentence(found: SlowSaves) -> str:
-    """What it is and what it costs."""
+    """Return what happened and its cost."""
     return (
         f"saves take {found.level:.4g} s instead of {found.base:.4g} s since iteration {found.onset}, "
         f"{100 * found.lost:.1f} % of the run's time; look at the file system of the checkpoints"
@@ -57,7 +57,7 @@ def sentence(found: SlowSaves) -> str:
 
 
 def evidence(found: SlowSaves) -> dict[str, Any]:
-    """Figures for programs."""
+    """Return figures for programs."""
     return {
         "cause": "checkpoint",
         "cause_scope": "all",
@@ -69,7 +69,7 @@ def evidence(found: SlowSaves) -> dict[str, Any]:
 
 
 def slower_saves(gaps: list[float]) -> str:
-    """In words how the last saves of a run became slower; empty where they did not, or are too few."""
+    """Return a text about how the last saves became slower. Empty: they did not, or are too few."""
     if len(gaps) < _PREVIOUS_SAVES + _LAST:
         return ""
     base, level = median(gaps[:-_LAST]), median(gaps[-_LAST:])

@@ -1,4 +1,4 @@
-"""The timers of a run's last iteration lines, and those from before a slowdown: what an attribution compares."""
+"""The timers of a run's last iteration lines and those before a slowdown, which an attribution compares."""
 
 from msgspec import Struct, field
 
@@ -7,61 +7,63 @@ from megatron_monitor.breakdown.attribution import Attribution, attribute
 from megatron_monitor.breakdown.profile import OUTSIDE, Profile, profile
 from megatron_monitor.statistics.median import median
 
-_LINES = 48  # lines kept: 32 from before a shift, and the 16 at most in which it is found
+_LINES = 48  # remembered lines: 32 before a shift, and at most 16 until it is detected
 _BEFORE = 32
-_DURING = 32  # lines after which the cause is settled
-_LOOKS = frozenset({3, 4, 5, 7, 10, 16, _DURING})  # lines of a slowdown at which its cause is looked for anew
-_SLOW = 3  # lines of a slowdown that are surely some of it: the last ones when it is found
-_LEARN = 16  # lines that make the first profile of an attempt
+_DURING = 32  # lines after which the cause is final
+_LOOKS = frozenset({3, 4, 5, 7, 10, 16, _DURING})  # lines of a slowdown at which its cause is determined again
+_SLOW = 3  # last lines at detection, which certainly belong to the slowdown
+_LEARN = 16  # lines of the first profile of an attempt
 
 
 class TimerWindow(Struct):
-    """What is kept of one run's timers."""
+    """The timers of one run."""
 
     lines: list[TimerLine] = field(default_factory=list)
     """At the present batch size, the newest last."""
     first: Profile | None = None
-    """Of the first lines of this attempt at this batch size: what a drift is compared with."""
+    """Profile of the first lines of this attempt at this batch size: a drift is compared with it."""
     before: Profile | None = None
-    """Of the lines before the slowdown that stands."""
+    """Profile before the present slowdown."""
     during: list[TimerLine] = field(default_factory=list)
     """The first lines of the slowdown."""
     onset: int | None = None
     found: Attribution | None = None
 
     def add(self, line: TimerLine) -> None:
-        """The timers of a further iteration line. `trim` follows when what came with them is judged."""
+        """Add the timers of an iteration line. `trim` follows after the line's step was evaluated."""
         self.lines.append(line)
         if self.first is None and len(self.lines) >= _LEARN:
             self.first = profile(self.lines)
 
     def trim(self, further: int = 0) -> None:
-        """Keep the last lines only, and so many `further` ones."""
+        """Keep only the last lines, and `further` more."""
         del self.lines[: -_LINES - further]
 
     def restart(self) -> None:
-        """Another attempt or batch size: what was printed so far can no longer be compared with what comes."""
+        """Start again for another attempt or batch size: earlier lines cannot be compared with later ones."""
         self.lines, self.first = [], None
 
     def usual(self) -> Profile | None:
-        """What the present attempt takes."""
+        """Return the profile of the present attempt."""
         return self.first or profile(self.lines[-_BEFORE:])
 
     def shifted(self, onset: int, *, drifted: bool = False, before: Profile | None = None) -> None:
-        """Iterations are slower since `onset`; `before`: other attempts, where it is one of them."""
+        """Note that iterations are slower since `onset`. `before`: profile of other attempts, if it is compared with
+        them.
+        """
         before_onset = [line for line in self.lines if line.iteration < onset][-_BEFORE:]
         first = self.first if drifted or len(before_onset) < _LEARN else None
         usual = before or first or profile(before_onset)
-        # a log that times its saves alone says nothing of an iteration
+        # a log with timers of saves only shows nothing about iterations
         self.before = usual if usual is not None and usual.parts.keys() - {OUTSIDE} else None
         self.onset, self.found, self.during = onset, None, []
 
     def ended(self) -> None:
-        """The slowdown is over."""
+        """Note the end of the slowdown."""
         self.before, self.onset, self.found, self.during = None, None, None, []
 
     def explain(self, fresh: TimerLine | None, stages: int | None) -> bool:
-        """Compare what came since the onset with what was before; True if another cause is found."""
+        """Compare the lines since the onset with those before. Return True if the cause has changed."""
         if self.before is None or self.onset is None or len(self.during) >= _DURING:
             return False
         source = self.lines if not self.during else [] if fresh is None else [fresh]
@@ -81,7 +83,7 @@ class TimerWindow(Struct):
 
 
 def _leave_out(lines: list[TimerLine], before: float) -> None:
-    """The onset is an estimate, a few lines early in noise: those that still took as long as `before` are not slow."""
+    """Remove the lines that still took as long as `before`: the onset is an estimate, in noise a few lines early."""
     last = [line.seconds for line in lines[-_SLOW:] if line.seconds is not None]
     if not last:
         return

@@ -1,10 +1,10 @@
-"""The past of a run in bounded memory: what the charts draw.
+"""The past of a run in bounded memory, for charts.
 
-Law: rows come in order and are put together in buckets. When the track is full, neighbours are merged, so that a
-bucket stands for twice as many rows: lows and highs survive any number of merges, sums and counts add up. A value that
-is absent, NaN or infinite is in no figure; those that were not finite are counted. Everything here can be saved as it
-stands: figures are packed as float32, a bucket of one series is (low, high, sum, count). Rows wait in `open` until
-some dozens are put together at once or somebody looks (`flush`); when that happens makes no difference to the buckets.
+Rows come in order and are collected in buckets. When the track is full, neighbours are merged, so that a bucket has
+twice as many rows. Minimum and maximum survive any number of merges, sums and counts add up. A value that is absent,
+NaN or infinite is in no figure, and values that were not finite are counted. Everything here can be saved as it is:
+figures are packed as float32, and a bucket of one series is (low, high, sum, count). Rows wait in `open` until some
+dozens are packed together or a chart is requested (`flush`). The moment makes no difference to the buckets.
 """
 
 import struct
@@ -18,18 +18,20 @@ from megatron_monitor.parsers.timers import CATEGORIES
 
 Row = tuple[int | float | None, ...]
 """(iteration, Unix seconds or None, attempt, *values)."""
-AXIS = struct.Struct("=iiIIdd")  # first and last iteration, attempt, values not finite, first and last time
-AXIS_VALUES = 3  # of a row stand before its values
+AXIS = struct.Struct("=iiIIdd")  # first and last iteration, attempt, values that were not finite, first and last time
+AXIS_VALUES = 3  # fields of a row before its values
 QUAD = struct.Struct("=4f")  # low, high, sum, count
-_CROWDED = 4  # buckets an attempt, on the average, below which attempts are merged
+_CROWDED = 4  # mean number of buckets per attempt below which attempts are merged
 _LAST_ITERATION = 2**31 - 1
-_LEAST, _LARGEST = -3.0e38, 3.0e38  # float32 holds no more
+_LEAST, _LARGEST = -3.0e38, 3.0e38  # limits of float32
 ABSENT = QUAD.pack(float("inf"), float("-inf"), 0.0, 0.0)
 _NAN = float("nan")
 
 
 def packed(rows: Sequence[Row], width: int) -> tuple[bytes, list[bytes]]:
-    """(axis records, the quads of each value) of rows in buckets of `width`; the last bucket may hold fewer."""
+    """Return (axis records, the quads of each value) of rows in buckets of `width`. The last bucket may have fewer
+    rows.
+    """
     starts = range(0, len(rows), width)
     strange = [0] * len(starts)
     series: list[bytes] = []
@@ -54,13 +56,13 @@ def _axis_record(first: Row, last: Row, strange: int) -> bytes:
 
 
 def _quad_of(values: Sequence[float | None]) -> tuple[bytes, int]:
-    """(the quad, how many values were not finite) of one bucket of one series."""
+    """Return (the quad, number of values that were not finite) of one bucket of one series."""
     present = [value for value in values if value is not None]
     if not present:
         return ABSENT, 0
     low, high, total = min(present), max(present), sum(present)
     kept = present
-    if not (low >= _LEAST and high <= _LARGEST and total == total):  # a NaN may hide from the first two
+    if not (low >= _LEAST and high <= _LARGEST and total == total):  # a NaN may be missed by the first two
         kept = [value for value in present if _LEAST <= value <= _LARGEST]
         if not kept:
             return ABSENT, len(present)
@@ -73,8 +75,8 @@ def _bounded(number: float | None) -> int:
 
 
 def pairs_of(axis: bytes | bytearray) -> list[tuple[int, int | None]]:
-    """Which buckets become one. The last of each attempt that has an odd number of them stays alone, for figures of two
-    attempts have no mean; not where attempts are so many that hardly anything would merge.
+    """Return which buckets are merged. The last bucket of an attempt with an odd number stays alone, because a mean
+    over two attempts has no meaning, unless attempts are so many that hardly anything would be merged.
     """
     attempts = [record[2] for record in AXIS.iter_unpack(axis)]
     pairs: list[tuple[int, int | None]] = []
@@ -89,7 +91,7 @@ def pairs_of(axis: bytes | bytearray) -> list[tuple[int, int | None]]:
 
 
 def halved(column: bytes | bytearray, pairs: Sequence[tuple[int, int | None]]) -> bytearray:
-    """Neighbours as one."""
+    """Return neighbours merged."""
     quads, out = list(QUAD.iter_unpack(column)), bytearray()
     for one, two in pairs:
         low, high, total, count = quads[one]
@@ -102,7 +104,7 @@ def halved(column: bytes | bytearray, pairs: Sequence[tuple[int, int | None]]) -
 
 
 def halved_axis(axis: bytes | bytearray, pairs: Sequence[tuple[int, int | None]]) -> bytearray:
-    """Neighbours as one: the first's beginning, the second's end."""
+    """Return neighbours merged: the first's beginning, the second's end."""
     records, out = list(AXIS.iter_unpack(axis)), bytearray()
     for one, two in pairs:
         first, last = records[one], records[one if two is None else two]
@@ -114,11 +116,11 @@ def halved_axis(axis: bytes | bytearray, pairs: Sequence[tuple[int, int | None]]
 
 
 class Consumed(Struct):
-    """Samples and tokens up to an iteration: as the log prints them, else counted on by batch size and length.
+    """Samples and tokens up to an iteration, as printed or computed from batch size and length.
 
-    Counted on means: what was known of the iteration before, and the iterations since then at the batch size of now.
-    Before the first iteration that was read, that batch size is taken to have been the same. An attempt that goes back
-    takes off again what it will compute anew.
+    A computed value is that of the iteration before plus the iterations since then at the present batch size. Before
+    the first iteration that was read, the batch size is assumed to be the same. An attempt that goes back subtracts
+    what it will compute again.
     """
 
     iteration: int = 0
@@ -128,7 +130,7 @@ class Consumed(Struct):
     def take(
         self, iteration: int, samples: int | None, tokens: int | None, batch: int | None, length: int | None
     ) -> tuple[int | None, int | None]:
-        """(samples, tokens) by this iteration; the log prints `samples` and `tokens`, or None."""
+        """Return (samples, tokens) by this iteration. `samples` and `tokens` are the printed values or None."""
         before = self.samples
         if samples is None and batch:
             samples = iteration * batch if before is None else before + (iteration - self.iteration) * batch
@@ -142,44 +144,44 @@ class Consumed(Struct):
 
 
 BUCKETS = 256
-"""Buckets of a full track: one for some three pixels of a chart; 49 kB a run with twelve series, in each save of it."""
+"""Buckets of a full track: one per three pixels of a chart. 49 kB per run with twelve series, in each of its saves."""
 SERIES = (
     "lm_loss", "grad_norm", "loss_scale", "seconds_per_iteration", "baseline_seconds", "tflops", "memory_bytes",
     "learning_rate", "global_batch_size", "samples", "tokens", "gpu_hours",
 )  # fmt: skip
-"""What a row of an iteration holds, in its order."""
+"""The values of a row of an iteration, in order."""
 AXES = SERIES[-3:]
-"""Of these what had been used up by the iteration: what charts are drawn against, beside iteration and time."""
+"""Those of them that can be a chart's horizontal axis, besides iteration and time."""
 _PHASES_KEPT = 512
 _RESTARTS_KEPT = 256
 _RESTARTS_WITH_CHANGES = 32
-_CHANGES_KEPT = 40  # arguments of an attempt
+_CHANGES_KEPT = 40  # remembered argument changes
 _DATASETS_KEPT = 16
 VALIDATION = ("loss",)
 PARTS = (*CATEGORIES, UNTIMED)
-"""Where an iteration's time went, by the log's timers."""
+"""Categories of an iteration's time by the log's timers."""
 SPREADS = tuple(f"spread_{name}" for name in CATEGORIES)
-"""How much longer the slowest rank took for it than the fastest, where the log prints both."""
+"""Seconds from the fastest to the slowest rank, if the log prints both."""
 _TIMED = PARTS + SPREADS
-_WAITING = 64  # rows beyond a bucket that may wait: put together at once they take half the time
+_WAITING = 64  # rows beyond a bucket that may wait: packed together they take half the time
 
 
 class Track(Struct):
-    """Series over one axis, at most BUCKETS long and one bucket that still fills."""
+    """Series over one axis: at most BUCKETS buckets, and one that is being filled."""
 
     width: int = 1
-    """Rows of a bucket; fewer where an attempt ended."""
+    """Rows per bucket. A bucket has fewer at the end of an attempt."""
     axis: bytearray = field(default_factory=bytearray)
     series: dict[str, bytearray] = field(default_factory=dict)
     open: list[Row] = field(default_factory=list)
-    """Rows of one attempt that are in no bucket yet; after `flush` at most `width`, the last row among them."""
+    """Rows of one attempt that are in no bucket yet. After `flush` at most `width`, with the last row among them."""
 
     def __len__(self) -> int:
-        """Closed buckets."""
+        """Number of closed buckets."""
         return len(self.axis) // AXIS.size
 
     def add(self, row: Row, names: tuple[str, ...]) -> None:
-        """One more row, its values in the order of `names`."""
+        """Add a row, with its values in the order of `names`."""
         rows = self.open
         if rows and rows[-1][2] != row[2]:
             self.flush(names)
@@ -189,13 +191,13 @@ class Track(Struct):
         rows.append(row)
 
     def flush(self, names: tuple[str, ...]) -> None:
-        """Put the rows of full buckets together. The last row stays open, and with it those of its bucket."""
+        """Pack the rows of full buckets. The last row and those of its bucket stay open."""
         while len(self.open) > self.width:
             buckets = min((len(self.open) - 1) // self.width, BUCKETS - len(self))
             self._close(buckets * self.width, names)
 
     def _close(self, count: int, names: tuple[str, ...]) -> None:
-        """Move the first `count` open rows into buckets of `width`; merge neighbours if the track is full then."""
+        """Move the first `count` open rows into buckets of `width`, and merge neighbours if the track is full."""
         before = len(self)
         axis, series = packed(self.open[:count], self.width)
         del self.open[:count]
@@ -216,7 +218,7 @@ class Track(Struct):
         self.series = {name: halved(column, pairs) for name, column in self.series.items()}
 
     def thin(self, buckets: int, names: tuple[str, ...]) -> None:
-        """So many at most, nothing left open: no more rows will come."""
+        """Reduce to at most so many buckets and close all rows, because no more will come."""
         self.flush(names)
         if self.open:
             self._close(len(self.open), names)
@@ -224,33 +226,33 @@ class Track(Struct):
             self._halve()
 
     def frozen(self) -> "Track":
-        """A copy that other threads may read."""
+        """Return a copy that other threads may read."""
         series = {name: bytearray(column) for name, column in self.series.items()}
         return Track(self.width, bytearray(self.axis), series, list(self.open))
 
 
 class History(Struct):
-    """Everything about a run's past that is drawn. Times are of the log's clock; `clock_lag` leads to ours."""
+    """A run's past for charts. Times are those of the log's clock. `clock_lag` converts them to ours."""
 
     steps: Track = field(default_factory=Track)
     validations: dict[str, Track] = field(default_factory=dict)
     phases: list[tuple[float | None, int | None, str]] = field(default_factory=list)
     """(time, iteration, phase entered), oldest first."""
     restarts: list[tuple[int, int | None, float | None]] = field(default_factory=list)
-    """(first iteration of the attempt, last of the one before, time), oldest first."""
+    """(first iteration of the attempt, last iteration of the one before, time), oldest first."""
     parts: Track = field(default_factory=Track)
-    """Seconds by category of the iterations whose timers the log prints, and their spreads."""
+    """Seconds by category of the iterations with timers, and their spreads."""
     attempt: int = 0
     kept: bool = True
-    """False where nobody will draw it, as in one reading to the end: then nothing is added."""
+    """False if nothing draws it, as for a single read of a finished log. Then nothing is added."""
     clock_lag: float | None = None
-    """Smallest difference seen between our clock and the log's: whole quarters of an hour of it are its time zone."""
+    """Smallest difference between our clock and the log's: its whole quarters of an hour are the time zone."""
     consumed: Consumed = field(default_factory=Consumed)
     changes: list[tuple[int, float | None, Changes]] = field(default_factory=list)
     """(first iteration of the attempt, time, arguments that differ from the attempt before), oldest first."""
 
     def add_step(self, row: Row) -> None:
-        """One more iteration; a second report of the same one replaces the first."""
+        """Add an iteration. A second report of the same one replaces the first."""
         rows = self.steps.open
         if rows and rows[-1][0] == row[0] and rows[-1][2] == row[2]:
             rows[-1] = row
@@ -258,7 +260,7 @@ class History(Struct):
         self.steps.add(row, SERIES)
 
     def add_validation(self, dataset: str, row: Row) -> None:
-        """One more result of a validation set."""
+        """Add a result of a validation set."""
         track = self.validations.get(dataset)
         if track is None:
             if len(self.validations) >= _DATASETS_KEPT:
@@ -267,39 +269,41 @@ class History(Struct):
         track.add(row, VALIDATION)
 
     def add_parts(self, iteration: int, time: float | None, parts: dict[str, float], spreads: dict[str, float]) -> None:
-        """Where the time of one more iteration went, and how far the ranks lay apart, both by category."""
+        """Add the time of an iteration and the spread over the ranks, both by category."""
         values = (*map(parts.get, PARTS), *map(spreads.get, CATEGORIES))
         self.parts.add((iteration, time, self.attempt, *values), _TIMED)
 
     def add_phase(self, time: float | None, iteration: int | None, phase: str) -> None:
-        """The run entered a phase."""
+        """Note that the run entered a phase."""
         self.phases.append((time, iteration, phase))
         del self.phases[:-_PHASES_KEPT]
 
     def add_restart(self, iteration: int, before: int | None, time: float | None) -> None:
-        """A later attempt counted its first iteration."""
+        """Note that a later attempt counted its first iteration."""
         self.restarts.append((iteration, before, time))
         del self.restarts[:-_RESTARTS_KEPT]
 
     def add_changes(self, iteration: int, time: float | None, changes: Changes) -> None:
-        """A later attempt has other arguments."""
+        """Note that a later attempt has other arguments."""
         self.changes.append((iteration, time, changes[:_CHANGES_KEPT]))
         del self.changes[:-_RESTARTS_WITH_CHANGES]
 
     @property
     def zone(self) -> float:
-        """Seconds to add to the log's times: its zone is not printed, whole quarters of an hour are one."""
+        """Return the seconds to add to the log's times: its time zone is not printed and is in whole quarters of an
+        hour.
+        """
         return round((self.clock_lag or 0.0) / 900.0) * 900.0
 
     def flush(self) -> None:
-        """Put waiting rows together: before a look."""
+        """Pack waiting rows before a chart is drawn."""
         self.steps.flush(SERIES)
         self.parts.flush(_TIMED)
         for track in self.validations.values():
             track.flush(VALIDATION)
 
     def thin(self, buckets: int) -> None:
-        """At most so many points a chart: the run is over."""
+        """Reduce to at most so many points per chart, because the run has ended."""
         self.steps.thin(buckets, SERIES)
         self.parts.thin(buckets, _TIMED)
         for track in self.validations.values():
@@ -307,7 +311,7 @@ class History(Struct):
         del self.phases[:-buckets]
 
     def frozen(self) -> "History":
-        """A copy that other threads may read."""
+        """Return a copy that other threads may read."""
         self.flush()
         return History(
             self.steps.frozen(),

@@ -1,27 +1,27 @@
-"""What steady iterations of a run took, kept in bounded memory for medians: the figures of a report.
+"""The times of a run's steady iterations in bounded memory, for the medians of a report.
 
-Pure time only, as pace.py has it, but over the whole run and not the last window; by global batch size, since a ramp-up
-is not comparable with what follows it. The first iteration of an attempt, and one whose evaluation or save cannot be
-taken out, never come here.
+Times are pure as in pace.py, but of the whole run and not of the last window. They are kept by global batch size,
+because a ramp-up cannot be compared with what follows. The first iteration of an attempt, and one with an evaluation or
+save that cannot be subtracted, are not added.
 """
 
 import math
 from dataclasses import dataclass, field
 
-_KEEP = 512  # values kept at most: all of them up to so many, then evenly spaced ones
-_SIZES = 4  # batch sizes kept: the newest, of which the last is the one that the run was made for
+_KEEP = 512  # maximum stored values: all of them up to this number, then evenly spaced ones
+_SIZES = 4  # stored batch sizes: the newest, the last of which is the run's final one
 
 
 @dataclass(slots=True)
 class SampledValues:
-    """Values, thinned to every `stride`-th so that they stay bounded; which are kept depends on their number alone."""
+    """Values thinned to each `stride`-th. Which ones are stored depends only on their number."""
 
     values: list[float] = field(default_factory=list)
     stride: int = 1
     seen: int = 0
 
     def add(self, value: float) -> None:
-        """One more value; not a number is none."""
+        """Add a value unless it is NaN."""
         if not math.isfinite(value):
             return
         if self.seen % self.stride == 0:
@@ -32,7 +32,7 @@ class SampledValues:
         self.seen += 1
 
     def quantile(self, share: float) -> float | None:
-        """The value below which `share` of the values lie, interpolated; 0.5 is the median. None of nothing."""
+        """Return the value below which `share` of the values are, interpolated. 0.5 is the median. None: no values."""
         if not self.values:
             return None
         ordered = sorted(self.values)
@@ -43,13 +43,13 @@ class SampledValues:
 
     @property
     def median(self) -> float | None:
-        """The middle value."""
+        """Return the median."""
         return self.quantile(0.5)
 
 
 @dataclass(slots=True)
 class AtSize:
-    """At one global batch size: seconds per iteration without evaluation and saving, and TFLOPs as printed there."""
+    """At one global batch size: seconds per iteration without evaluation and saving, and TFLOPs as printed for them."""
 
     seconds: SampledValues = field(default_factory=SampledValues)
     tflops: SampledValues = field(default_factory=SampledValues)
@@ -57,15 +57,15 @@ class AtSize:
 
 @dataclass(slots=True)
 class Steady:
-    """By global batch size (0 where the log tells none), the newest last."""
+    """By global batch size (0: unknown), the newest last."""
 
     sizes: dict[int, AtSize] = field(default_factory=dict)
 
     def add(self, batch_size: int | None, seconds: float, tflops: float | None) -> None:
-        """A steady iteration; `tflops` only where it was printed for this very time."""
+        """Add a steady iteration. `tflops` only if it was printed for this time."""
         sizes, key = self.sizes, batch_size or 0
         at = sizes.pop(key) if key in sizes else AtSize()
-        sizes[key] = at  # the newest stands last
+        sizes[key] = at  # the newest is last
         while len(sizes) > _SIZES:
             del sizes[next(iter(sizes))]
         at.seconds.add(seconds)
@@ -73,7 +73,7 @@ class Steady:
             at.tflops.add(tflops)
 
     def chosen(self, planned: int | None) -> tuple[int | None, AtSize] | None:
-        """The batch size that stands for the run: the planned one if it was reached, else the one seen last."""
+        """Return the run's representative batch size: the planned one if it was reached, else the last one."""
         if not self.sizes:
             return None
         key = planned if planned in self.sizes else next(reversed(self.sizes))

@@ -1,1 +1,1 @@
-"""Arithmetic of models and GPUs: sizes, layouts, FLOPs, what a GPU can do. Knows no run; pure."""
+"""Arithmetic of models and GPUs: sizes, layouts, FLOPs, peak rates. Independent of runs. Pure."""

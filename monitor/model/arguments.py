@@ -1,4 +1,4 @@
-"""The arguments of an attempt that say what is trained, and what differs between two attempts or runs. Pure."""
+"""The arguments of an attempt that define what is trained, and their differences between two attempts or runs. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,38 +9,41 @@ _PLACES = (
     "path", "dir", "file", "port", "addr", "host", "name", "save", "load", "log", "wandb", "tensorboard", "rank", "url",
     "project", "comment", "iteration", "job", "id",
 )  # fmt: skip
-"""Words in the names of arguments that say where, not what: those differ between any two runs."""
+"""Words in the names of arguments that are places: places differ between any two runs."""
 _UNSET = frozenset({"None", "none", "False", "", "[]", "{}"})
-_MOST = 400  # arguments of an attempt that are kept; dumps have 100 to 400 that are set
-_LONGEST = 100  # characters of a value
+_MOST = 400  # remembered arguments of an attempt; dumps have 100 to 400 that are set
+_LONGEST = 100  # maximum characters of a value
 
 Changes = list[tuple[str, str, str]]
-"""(argument, its value before, its value now); "" where it was not set."""
+"""(argument, its value before, its value now). "": not set."""
 
 
 def is_place(name: str) -> bool:
-    """Whether an argument says where something lies rather than what is trained."""
+    """Return True if an argument is a place rather than a property of the training."""
     return any(part in _PLACES for part in name.lower().replace("-", "_").split("_"))
 
 
 def is_set(value: object) -> bool:
-    """Whether it is more than a switch that is off, or an option that another version of the program does not have."""
+    """Return True unless the argument is a switch that is off or an option that other versions of the program do not
+    have.
+    """
     return value is not None and str(value) not in _UNSET
 
 
 def model_arguments(values: Mapping[str, str]) -> dict[str, str]:
-    """What of a dump is remembered: arguments that are set and are no places, bounded."""
+    """Return the remembered part of a dump, bounded: arguments that are set and are not places."""
     found = {name: value for name, value in values.items() if is_set(value) and not is_place(name)}
     return {name: value[:_LONGEST] for name, value in list(found.items())[:_MOST]}
 
 
 def changed_arguments(before: Mapping[str, str], now: Mapping[str, str]) -> Changes:
-    """What differs."""
+    """Return the differences."""
     names = dict.fromkeys((*before, *now))
     return [(name, before.get(name, ""), now.get(name, "")) for name in names if before.get(name) != now.get(name)]
 
 
-# What an arguments dump tells beyond sizes: what makes plain arithmetic not apply.
+# Traits in an arguments dump: settings for which simple arithmetic is wrong. Input: the dump's values as printed.
+# Output: fields of `Topology`. A trait only suppresses findings, so that an uncertain trait counts as present.
 #
 # In: the dump's values as printed. Out: fields of `Topology`. Law: a trait is only ever a reason to stay silent, so a
 # doubtful one counts as there.
@@ -49,11 +52,11 @@ _OFF = frozenset({"", "None", "False", "0", "1", "[]", "{}", "[1]", "1.0", "no_s
 
 
 def _arguments() -> dict[str, dict[str, tuple[str, ...]]]:
-    """What arguments.csv says that a program's argument is used for -> of what -> the arguments, in the file's order.
+    """Return the uses in arguments.csv -> what they are for -> the arguments, in the file's order.
 
-    `size`: the field of `Topology` that it may hold, the most telling name first. `switch`: any that is on sets the
-    field. `reason`: `unusual`, FLOPs, parameters or tokens per sample are not a plain GPT's; `schedule`, a person
-    changes it to begin a new phase on purpose; `no_other_parallelism`, a dimension that is counted here.
+    `size`: a field of `Topology`, the most specific name first. `switch`: any that is on sets the field. `reason`:
+    `unusual`, FLOPs, parameters or tokens per sample differ from a plain GPT's; `schedule`, a person changes it to
+    begin a new phase; `no_other_parallelism`, a dimension that is counted here.
     """
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for use, of, argument in rows_of("megatron_monitor.model", "arguments.csv", tuple[str, str, str]):
@@ -72,7 +75,7 @@ def _on(values: dict[str, str], name: str) -> bool:
 
 
 def _grows(values: dict[str, str]) -> bool:
-    """A first length below the full one: how the first random-LTD was told."""
+    """Return True for a first length below the full one, which was the first form of random-LTD."""
     first, full = values.get("initial_sequence_length", ""), values.get("seq_length", "")
     return all(one.isdecimal() and len(one) < 19 for one in (first, full)) and 0 < int(first) < int(full)
 
@@ -89,7 +92,7 @@ def _unusual(values: dict[str, str]) -> list[str]:
 
 
 def traits_of(values: dict[str, str]) -> dict[str, Any]:
-    """The traits that a dump tells; every field is given, so that a new attempt replaces the last one's."""
+    """Return the traits of a dump. All fields are returned, so that a new attempt replaces the last one's."""
     switches = {field: any(_on(values, name) for name in names) for field, names in ARGUMENTS["switch"].items()}
     return {
         **switches,

@@ -1,12 +1,12 @@
-"""TFLOP/s per GPU by the formulas of the field, each under its name, none mixed with another.
+"""TFLOP/s per GPU by the formulas of the programs. Each has a name, and none is mixed with another.
 
-In: a run's `Topology`, seconds per iteration, samples per iteration, tokens per sample. Out: TFLOP/s per GPU, or FLOPs.
-Law: every formula is what its program computes, faults included, so that a printed number can be found again; an input
-that is not known gives None. A flag that the arguments do not have (GLU, grouped queries) is off: the program lacks it.
+Input: a run's `Topology`, seconds per iteration, samples per iteration, tokens per sample. Output: TFLOP/s per GPU, or
+FLOPs. Each formula computes what its program computes, errors included, so that a printed number can be reproduced. An
+unknown input gives None. A setting that the arguments do not have (GLU, grouped queries) is off.
 
 B batch, s sequence, l layers, h hidden, V padded vocabulary, f width of the MLP, n heads, G query groups, q and k
 widths of the query and key projections, W ranks, t seconds, F passes: 3 (forward, two backward), 4 with recomputation.
-NVIDIA's and gpt-neox's first formula count model FLOPs, the others hardware FLOPs: never compare one with the other.
+NVIDIA's formulas and gpt-neox's first one count model FLOPs, the others hardware FLOPs. Never compare the two kinds.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,12 @@ from msgspec import Struct
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.parsers.programs import program_of
 
-_PRINTED_SINCE = 1_640_995_200.0  # 2022: programs of 2021 printed no TFLOPs, people worked them out by the notes' rule
+# 2022: programs of 2021 printed no TFLOPs, and people computed them by the rule of the notes.
+_PRINTED_SINCE = 1_640_995_200.0
 
 
 class Sizes(Struct, frozen=True):
-    """Widths in elements; `matrices` are the MLP's: 2, with GLU 3."""
+    """Widths in elements. `matrices` is the number of MLP matrices: 2, or 3 with GLU."""
 
     layers: int
     hidden: int
@@ -31,18 +32,18 @@ class Sizes(Struct, frozen=True):
     key: int
     matrices: int
     gate: int = 0
-    """Width of the attention's output gate: as wide as the query where there is one."""
+    """Width of the attention's output gate. With a gate it is as wide as the query."""
 
 
 def sizes_of(topology: Topology) -> Sizes | None:
-    """Widths as Megatron fills its arguments in: the MLP 4h (not with GLU), channels h / n, as many groups as heads."""
+    """Return the widths with Megatron's defaults: MLP 4h (not with GLU), channels h / n, one group per head."""
     layers, hidden, heads = topology.layers, topology.hidden_size, topology.attention_heads
     ffn = topology.ffn_hidden_size
     if not layers or not hidden:
         return None
     if ffn is None:
         if topology.glu:
-            return None  # programs differ in what they then take
+            return None  # programs differ in this case
         ffn = 4 * hidden
     query = key = hidden
     if topology.kv_channels is not None or topology.query_groups is not None:
@@ -56,9 +57,10 @@ def sizes_of(topology: Topology) -> Sizes | None:
 
 
 def expert_width(topology: Topology) -> int | None:
-    """Width of the MLP that one token passes: the MLP's own, or with experts those of the chosen ones together.
+    """Return the width of the MLP that one token passes: the MLP's own, or the sum of the chosen experts.
 
-    Every layer is taken to have experts and none to share one (Megatron-LM's default): no argument here tells more.
+    All layers are assumed to have experts, and none a shared expert (Megatron-LM's default): no argument here says
+    more.
     """
     sizes = sizes_of(topology)
     if sizes is None:
@@ -70,10 +72,11 @@ def expert_width(topology: Topology) -> int | None:
 
 
 def parameters(topology: Topology) -> tuple[int, int] | None:
-    """(all, those outside the embedding): l (4h^2 + 2hf + 9h + f) [+ V h + s h + 2h], GLU and grouped queries counted.
+    """Return (all parameters, those outside the embedding): l (4h^2 + 2hf + 9h + f) [+ V h + s h + 2h], with GLU and
+    grouped queries.
 
-    For the GPT of Megatron with biases, LayerNorms, learned positions and a tied embedding; a model without them has
-    a little less. None for a mixture of experts: which of its layers have them is not known.
+    For Megatron's GPT with biases, LayerNorms, learned positions and a tied embedding. A model without them has a
+    little less. None for a mixture of experts, because it is unknown which layers have experts.
     """
     sizes, vocab, sequence = sizes_of(topology), topology.padded_vocab_size, topology.sequence_length
     if sizes is None or not vocab or not sequence or (topology.experts or 0) > 1:
@@ -86,7 +89,7 @@ def parameters(topology: Topology) -> tuple[int, int] | None:
 
 
 class _Inputs:
-    """What a formula asks for: a topology's fields, and what follows from them. LookupError where one is not known."""
+    """The inputs of a formula: a topology's fields and derived values. Raises LookupError for an unknown one."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -99,13 +102,13 @@ class _Inputs:
 
 
 def _passes(topology: Topology) -> int | None:
-    """F. Selective recomputation is not in it: those programs know all or nothing."""
+    """Return F. Selective recomputation is ignored: those programs know all or nothing."""
     kind = topology.activation_checkpointing
     return None if kind is None else 4 if kind == "full" else 3
 
 
 def _size(topology: Topology) -> int | None:
-    """Parameters as people call them, else as told, else worked out."""
+    """Return the number of parameters: the nominal size, else as printed, else computed."""
     counted = parameters(topology)
     return topology.nominal_parameters or topology.parameters or (counted[0] if counted else None)
 
@@ -127,7 +130,7 @@ def _seed(v: _Inputs, batch: int, sequence: int) -> float:
 def _megatron_deepspeed_2021(v: _Inputs, batch: int, sequence: int) -> float:
     """BigScience's log before PR 251: 2 F P s B / (t W), P the last rank's parameters outside the embedding x TP x PP.
 
-    Biases and norms that are not sharded count TP times: P = TP PP [(l/PP)((12h^2 + 7h)/TP + 6h) + 4h] where f = 4h.
+    Biases and norms that are not sharded count TP times: P = TP PP [(l/PP)((12h^2 + 7h)/TP + 6h) + 4h] for f = 4h.
     """
     sizes, hidden, tensor = v.sizes, v.sizes.hidden, v.tensor_parallel_size
     sharded = 4 * hidden**2 + sizes.matrices * hidden * sizes.ffn + 3 * hidden + (sizes.matrices - 1) * sizes.ffn
@@ -136,9 +139,10 @@ def _megatron_deepspeed_2021(v: _Inputs, batch: int, sequence: int) -> float:
 
 
 def _effective_tera_flops(v: _Inputs, batch: int, sequence: int) -> float:
-    """Megatron-DeepSpeed's flops_calculator (`Effective Tera Flops per GPU`): 8 P s B / (t W), checkpointing or not.
+    """Megatron-DeepSpeed's flops_calculator (`Effective Tera Flops per GPU`): 8 P s B / (t W), with and without
+    recomputation.
 
-    It divides by the time of the whole log interval, so it is that much too small where the interval is above 1.
+    It divides by the time of the whole log interval, so that it is too small by this factor for intervals above 1.
     """
     return float(8 * v.parameters * sequence * batch / v.log_interval)
 
@@ -146,23 +150,24 @@ def _effective_tera_flops(v: _Inputs, batch: int, sequence: int) -> float:
 def _bigscience(v: _Inputs, batch: int, sequence: int) -> float:
     """BigScience since PR 251 (ae6277f5, 2022-02): 24 F B s l h^2 (1 + s/6h + V/16lh) / (t W), 32 for 24 with GLU.
 
-    The vocabulary's share is right for F = 4 only: logits are never recomputed.
+    The share of the vocabulary is correct only for F = 4, because logits are never recomputed.
     """
     return _narayanan(v, batch, sequence, 32 if v.topology.glu else 24)
 
 
 def _narayanan(v: _Inputs, batch: int, sequence: int, coefficient: int) -> float:
-    """Narayanan et al. 2021 (arXiv 2104.04473), equation 3; the MLP is 4h wide whatever the arguments say."""
+    """Narayanan et al. 2021 (arXiv 2104.04473), equation 3. The MLP is 4h wide for all arguments."""
     layers, hidden = v.layers, v.hidden_size
     shape = 1 + sequence / (6 * hidden) + v.padded_vocab_size / (16 * layers * hidden)
     return float(coefficient * v.passes * batch * sequence * layers * hidden**2 * shape)
 
 
 def _microsoft(v: _Inputs, batch: int, sequence: int) -> float:
-    """Microsoft's throughput_calculator as it stands: `2 // (n // kv_heads)` is 0 above 2, so keys and values are lost.
+    """Microsoft's throughput_calculator as written: `2 // (n // kv_heads)` is 0 above 2, so that keys and values are
+    lost.
 
-    Forward MACs B s [l ((2 + share) h^2 + 2hs + m f h topk) + V h], m = 3 with SwiGLU else 2; x 2 x (3, +1 when fully
-    recomputed; selective adds the s^2 term). No causal halving.
+    Forward MACs B s [l ((2 + share) h^2 + 2hs + m f h topk) + V h], m = 3 with SwiGLU else 2; x 2 x (3, +1 with full
+    recomputation; selective adds the s^2 term). No causal halving.
     """
     share = 2 // (v.sizes.query // v.sizes.key)
     sizes, hidden = v.sizes, v.sizes.hidden
@@ -174,7 +179,7 @@ def _microsoft(v: _Inputs, batch: int, sequence: int) -> float:
 
 
 def _megatron_lm_2023(v: _Inputs, batch: int, sequence: int) -> float:
-    """Megatron-LM from 2023-11: 60 B s l h^2 (1 + G/5n + s/5h + V/10lh); the MLP is 4h wide without GLU, always."""
+    """Megatron-LM from 2023-11: 60 B s l h^2 (1 + G/5n + s/5h + V/10lh). The MLP is always 4h wide without GLU."""
     layers, hidden = v.layers, v.hidden_size
     shape = 1 + v.sizes.key / v.sizes.query / 5 + sequence / (5 * hidden) + v.padded_vocab_size / (10 * layers * hidden)
     return float(60 * batch * sequence * layers * hidden**2 * shape)
@@ -190,10 +195,10 @@ def _megatron_lm_2024(v: _Inputs, batch: int, sequence: int) -> float:
 
 
 def _megatron_lm_2026(v: _Inputs, batch: int, sequence: int) -> float:
-    """Megatron-LM from 2025: causal-halved core, B s [6hfml + 6(h(q + 2k + g) + qh)l + 6hV] + 6 B s^2 q l; g is q
-    with an output gate in the attention, else 0.
+    """Megatron-LM from 2025, with a causal-halved core: B s [6hfml + 6(h(q + 2k + g) + qh)l + 6hV] + 6 B s^2 q l; g is
+    q with an output gate in the attention, else 0.
 
-    MoE puts topk f_moe in place of f, MTP adds its layers, 6(3h + 2h^2) and one logit each. The risk left: a model with
+    MoE puts topk f_moe in place of f. MTP adds its layers, 6(3h + 2h^2) and one logit each. Known limit: a model with
     some dense layers, shared experts, latent, linear or hybrid attention, or packed sequences prints another number.
     """
     sizes, hidden, extra = v.sizes, v.sizes.hidden, v.topology.mtp_layers or 0
@@ -204,29 +209,29 @@ def _megatron_lm_2026(v: _Inputs, batch: int, sequence: int) -> float:
 
 
 def _projections(sizes: Sizes) -> int:
-    """MACs per token of one layer's query, key, value, gate and output projections."""
+    """Return the MACs per token of one layer's query, key, value, gate and output projections."""
     return sizes.hidden * (sizes.query + 2 * sizes.key + sizes.gate) + sizes.query * sizes.hidden
 
 
 def _gpt_neox_2021(v: _Inputs, batch: int, sequence: int) -> float:
-    """gpt-neox until 2023-09-27: B s (6P + 60 s h l) / (t W), P all parameters as told."""
+    """gpt-neox until 2023-09-27: B s (6P + 60 s h l) / (t W), P all parameters as printed."""
     return float(batch * sequence * (6 * v.parameters + 60 * sequence * v.hidden_size * v.layers))
 
 
 def _gpt_neox_bracket(v: _Inputs, batch: int, sequence: int) -> float:
-    """gpt-neox from 2023-09-27 (5f364017) to 2023-12-06: a misplaced bracket loses the vocabulary."""
+    """gpt-neox from 2023-09-27 (5f364017) to 2023-12-06: a misplaced bracket omits the vocabulary."""
     layers, hidden = v.layers, v.hidden_size
     flops = 24 * v.passes * batch * sequence * layers * hidden**2 * (1 + sequence / (6 * hidden))
     return float(flops + v.padded_vocab_size / (16 * layers * hidden))
 
 
 def _gpt_neox(v: _Inputs, batch: int, sequence: int) -> float:
-    """gpt-neox since 2023-12-06 (050f560e): PR 251's, which counts no GLU here."""
+    """gpt-neox since 2023-12-06 (050f560e): that of PR 251, without GLU."""
     return _narayanan(v, batch, sequence, 24)
 
 
 Formula = Callable[[Topology, float, int, int], float | None]
-"""Topology, seconds and samples of an iteration, tokens of a sample -> TFLOP/s per GPU; None where an input lacks."""
+"""Topology, seconds and samples per iteration, tokens per sample -> TFLOP/s per GPU. None: an input is missing."""
 
 
 def _formula(flops: Callable[[_Inputs, int, int], float]) -> Formula:
@@ -254,11 +259,11 @@ FORMULAS: dict[str, Formula] = {
     "seed": _formula(_seed),
     EFFECTIVE: _formula(_effective_tera_flops),
 }
-"""The order in which a printed number is explained."""
+"""In the order in which they are tried on a printed number."""
 
 
 def formulas_of(format_name: str | None) -> tuple[str, ...]:
-    """The formulas that a program has printed by, its newest first; empty for a program that is not known."""
+    """Return the formulas of a program's versions, the newest first. Empty for an unknown program."""
     return program_of(format_name).formulas
 
 
@@ -266,8 +271,8 @@ def computed_tflops(
     topology: Topology, seconds: float, batch_size: int | None, sequence_length: int | None, format_name: str | None,
     formula: str | None = None, at: float | None = None,
 ) -> tuple[str, float] | None:  # fmt: skip
-    """(formula, TFLOP/s per GPU): `formula` if it is given and computable, else the rule of 2021's notes for a log of
-    that time, else the format's newest, else PR 251. `at`: Unix seconds by the log's own clock.
+    """Return (formula, TFLOP/s per GPU): `formula` if it is given and computable, else the rule of the notes for a log
+    of 2021, else the newest of the format's program, else PR 251. `at`: Unix seconds by the log's own clock.
     """
     if not batch_size or not sequence_length:
         return None
@@ -283,7 +288,9 @@ def computed_tflops(
 def explain_printed(
     printed: float, topology: Topology, seconds: float, batch_size: int | None, sequence_length: int | None
 ) -> str | None:
-    """The formula that gives the printed TFLOP/s per GPU, those of the run's own program first; None if none does."""
+    """Return the formula that gives the printed TFLOP/s per GPU, first trying those of the run's program. None: no
+    formula does.
+    """
     if not batch_size or not sequence_length or not 0 < printed < float("inf"):
         return None
     own = formulas_of(topology.format)
@@ -297,8 +304,8 @@ def explain_printed(
 def nearest_formula(
     printed: float, topology: Topology, seconds: float, batch: int, sequence: int
 ) -> tuple[str, float] | None:
-    """(formula, TFLOP/s per GPU) that comes closest to the printed figure, of those of the run's own program and the
-    notes' rule: of many formulas some fits by chance.
+    """Return (formula, TFLOP/s per GPU) closest to the printed figure, among those of the run's program and the rule of
+    the notes: of many formulas one would fit by chance.
     """
     own = formulas_of(topology.format) or ("bigscience", "megatron_deepspeed_2021", "megatron_lm_2026")
     values = ((name, FORMULAS[name](topology, seconds, batch, sequence)) for name in (*own, "seed"))
@@ -307,9 +314,9 @@ def nearest_formula(
 
 
 def prints_as(value: float, printed: float) -> bool:
-    """Does `value` show as `printed`: rounded or cut off, give or take 0.02 % for the seconds' own rounding?
+    """Return True if `value` prints as `printed`: rounded or truncated, within 0.02 % for the rounding of the seconds.
 
-    Python drops a last 0, so `43.0` and `43.00` both count as exact to 0.1.
+    Python omits a last 0, so that `43.0` and `43.00` are both exact to 0.1.
     """
     exponent = Decimal(repr(printed)).as_tuple().exponent
     unit = 10.0**exponent if isinstance(exponent, int) else 0.0
@@ -318,8 +325,8 @@ def prints_as(value: float, printed: float) -> bool:
 
 
 def flops_per_iteration(topology: Topology, batch: int | None, sequence: int | None) -> tuple[int | None, int | None]:
-    """FLOPs of an iteration: those that the model needs, nothing recomputed, the core not halved, for MFU as PaLM
-    defines it; and with all layers once more ("full", never the logits) or the core ("selective").
+    """Return the FLOPs of an iteration that the model needs, without recomputation and causal halving (MFU as defined
+    by PaLM), and those with all layers ("full", never the logits) or the core ("selective") recomputed.
     """
     parts = _forward(topology, sequence) if batch and sequence else None
     if not parts or not batch or not sequence:
@@ -333,14 +340,16 @@ def flops_per_iteration(topology: Topology, batch: int | None, sequence: int | N
 def utilisation(
     topology: Topology, seconds: float | None, batch: int | None, sequence: int | None, peak: float | None
 ) -> tuple[float | None, float | None]:
-    """(MFU, HFU), 0 to 1: FLOPs of the model, and with what is recomputed, over the peak (TFLOP/s of one rank)."""
+    """Return (MFU, HFU), 0 to 1: FLOPs of the model, without and with recomputation, over the peak (TFLOP/s of one
+    rank).
+    """
     available = (peak or 0.0) * 1e12 * (topology.world_size or 0) * (seconds or 0.0)
     model, hardware = flops_per_iteration(topology, batch, sequence) if available else (None, None)
     return model and model / available, hardware and hardware / available
 
 
 def _forward(topology: Topology, sequence: int) -> tuple[int, int, int] | None:
-    """FLOPs per token of one forward pass: (the layers' matrices, their attention core, the logits)."""
+    """Return the FLOPs per token of one forward pass: (matrices of the layers, their attention core, the logits)."""
     sizes, width, vocab = sizes_of(topology), expert_width(topology), topology.padded_vocab_size
     if sizes is None or not width or not vocab:
         return None

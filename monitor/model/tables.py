@@ -1,4 +1,4 @@
-"""Tables that stand beside the code as CSV: facts that a person adds to. Pure."""
+"""Tables beside the code as CSV: facts that people add to. Pure."""
 
 import csv
 from pkgutil import get_data
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def rows_of(package: str, name: str, row: type[T]) -> list[T]:
-    """The lines of a package's table below its head; an empty cell is not known."""
+    """Return the lines of a package's table below its head. An empty cell is unknown."""
     data = get_data(package, name)
     assert data is not None
     cells = [[cell or None for cell in line] for line in csv.reader(data.decode().splitlines())]

@@ -1,7 +1,7 @@
-"""The model and its layout over the GPUs, read from the arguments dump and the lines around it. Pure.
+"""The model and its layout over the GPUs, from the arguments dump and the lines around it. Pure.
 
-Every field may be unknown (None). A value that the log tells is never replaced by one that was only worked out.
-Argument names are those of Megatron-LM, its forks, gpt-neox, and DeepSpeedExamples of 2021.
+Each field may be unknown (None). A printed value is never replaced by a computed one. Argument names are those of
+Megatron-LM, its forks, gpt-neox, and DeepSpeedExamples of 2021.
 """
 
 import ast
@@ -20,7 +20,7 @@ from megatron_monitor.parsers.programs import GPT_NEOX
 
 
 class Topology(Struct):
-    """Sizes are counts; `rampup` is (start, increment, samples)."""
+    """Sizes of a model and its layout. `rampup` is (start, increment, samples)."""
 
     world_size: int | None = None
     tensor_parallel_size: int | None = None
@@ -41,7 +41,7 @@ class Topology(Struct):
     kv_channels: int | None = None
     sequence_length: int | None = None
     sequence_grows: bool = False
-    """The arguments let the tokens that a layer works on grow (random-LTD), by what no line may tell."""
+    """True if the arguments let the number of tokens per layer grow (random-LTD), possibly without a line."""
     vocab_size: int | None = None
     padded_vocab_size: int | None = None
     train_iterations: int | None = None
@@ -61,42 +61,42 @@ class Topology(Struct):
     mtp_layers: int | None = None
     parameters: int | None = None
     trainable_parameters: int | None = None
-    """As HF Trainer counts them: of an adapter (LoRA) a small part of the model."""
+    """As HF Trainer counts them: for an adapter (LoRA) a small part of the model."""
     nominal_parameters: int | None = None
-    """What a person calls the model's size: `MSIZE=18` in the trace of a job's script."""
+    """The size that people call the model by: `MSIZE=18` in the trace of a job's script."""
     output_gate: bool | None = None
-    """The attention's output is gated."""
+    """True if the attention's output has a gate."""
     engine_world_size: int | None = None
-    """DeepSpeed's own: the ranks that share the batch, whatever it is called."""
+    """DeepSpeed's own: the ranks that share the batch."""
     trainer: bool | None = None
-    """HF's Trainer: each GPU holds the whole model, or its ZeRO share of it."""
+    """True for HF's Trainer: each GPU has the whole model or its ZeRO share."""
     gpu_name: str | None = None
     format: str | None = None
     own_batch: bool | None = None
-    """The loop's own arguments tell the batch: what DeepSpeed's configuration calls so is not what is trained with."""
+    """True if the loop's own arguments have the batch size. Then the value in DeepSpeed's configuration is not used."""
     rampup: tuple[int, int, int] | None = None
     micro_batches: int | None = None
-    """Per data-parallel rank and iteration, as the log tells it (constant batch size)."""
+    """Per data-parallel rank and iteration, as printed (constant batch size)."""
     other_parallelism: list[str] = field(default_factory=list)
     """Arguments of parallel dimensions that are not counted here."""
     unusual: list[str] = field(default_factory=list)
-    """Arguments under which FLOPs and parameters are not a plain GPT's."""
+    """Arguments for which FLOPs and parameters differ from a plain GPT's."""
     flexible_batch: bool | None = None
     saves: bool | None = None
-    """The arguments say where to save."""
+    """True if the arguments have a directory for checkpoints."""
     schedule: str | None = None
-    """The arguments by which a person begins a new phase, as text: equal text, equal plan."""
+    """The arguments that change when a person begins a new phase, as text: equal text is an equal plan."""
     reported: set[str] = field(default_factory=set)
-    """Fields that the log told; the others were worked out from them."""
+    """Fields with printed values. The others are computed from them."""
 
     def labels(self) -> dict[str, str]:
-        """The values of `megatron_run_info`, empty where unknown."""
+        """Return the label values of `megatron_run_info`, empty if unknown."""
         values = {label: getattr(self, name) for label, name in _LABELS.items()}
         return {label: "" if value is None else str(value) for label, value in values.items()}
 
     def of_stages(self, by_rank: Mapping[int, int]) -> tuple[list[int], list[int]]:
-        """(the most of each end stage of the pipeline, of each stage between) of what ranks told; nothing of fewer
-        than three stages. Stages are the outermost axis of the ranks, in Megatron and in DeepSpeed.
+        """Return the maximum of each end stage of the pipeline and of each stage between them, from the values of
+        ranks. Empty for fewer than three stages. Stages are the outermost axis of the ranks in Megatron and DeepSpeed.
         """
         world, stages = self.world_size, self.pipeline_parallel_size
         if not world or not stages or stages < 3 or world % stages:
@@ -120,14 +120,14 @@ _PRECISIONS = (
     ("float32", "fp32"), ("fp32", "fp32"),
 )  # fmt: skip
 _BATCH = frozenset({"global_batch_size", "micro_batch_size", "gradient_accumulation_steps"})
-_LEAST = {"zero_stage": 0, "eval_iters": 0}  # of the others 1
+_LEAST = {"zero_stage": 0, "eval_iters": 0}  # all others 1
 NOMINAL_SIZES = frozenset({"MSIZE", "MODEL_SIZE"})
-"""Variables by which job scripts name the model's size, in billions."""
+"""Variables with which job scripts name the model's size in billions."""
 _LARGEST_NOMINAL = 1e5  # billions
 
 
 def apply(topology: Topology, event: Event) -> Topology | None:
-    """The topology with what the event tells; None if it tells nothing new."""
+    """Return the topology with the values of the event, or None if it has nothing new."""
     read = _READ.get(type(event), lambda _: {})
     known = topology.reported if isinstance(event, events.SizesReported) and event.default else ()
     if topology.own_batch and isinstance(event, events.ModelSettingLogged) and event.name in _BATCH:
@@ -141,7 +141,7 @@ def apply(topology: Topology, event: Event) -> Topology | None:
 
 
 def sizes_from_arguments(values: dict[str, str]) -> dict[str, Any]:
-    """What an arguments dump tells, by field of Topology."""
+    """Return the sizes in an arguments dump by field of Topology."""
     reported: dict[str, Any] = {}
     found = {name: _first(values, spellings) for name, spellings in arguments.ARGUMENTS["size"].items()}
     reported |= {name: size for name, size in found.items() if size >= _LEAST.get(name, 1)}
@@ -173,7 +173,7 @@ def sizes_from_arguments(values: dict[str, str]) -> dict[str, Any]:
 
 
 def _first(values: dict[str, str], spellings: tuple[str, ...]) -> int:
-    """The number by the first of these names that has one; -1 if none does."""
+    """Return the number of the first of these names that has one, or -1."""
     return next((number for spelling in spellings if (number := _whole(values.get(spelling))) is not None), -1)
 
 
@@ -191,7 +191,7 @@ _TRAINER = {
     "gradient accumulation steps": "gradient_accumulation_steps", "total optimization steps": "train_iterations",
     "number of trainable parameters": "trainable_parameters",
 }  # fmt: skip
-"""What HF's Trainer calls a field of ours; of the batch size it adds how it counts it."""
+"""HF Trainer's name for a field. For the batch size it also states how it is counted."""
 
 
 def _from_setting(event: events.ModelSettingLogged) -> dict[str, Any]:
@@ -240,10 +240,10 @@ _READ: dict[type[Event], Callable[[Any], dict[str, Any]]] = {
 
 
 def _derive_trainer(new: Topology) -> None:
-    """DeepSpeed alone or HF's Trainer: no rank holds a part of another's layer."""
+    """Derive sizes for DeepSpeed alone or HF's Trainer: no rank has a part of another's layer."""
     trained, layers, hidden = new.trainable_parameters, new.layers, new.hidden_size
     if new.parameters is None and trained and layers and hidden and trained > 6 * layers * hidden**2:
-        new.parameters = trained  # more than half of what the layers have: the model is trained, and no adapter
+        new.parameters = trained  # more than half of the layers' parameters: the model is trained, not an adapter
     context = new.context_parallel_size or 1
     derive_ranks(new, context)
     if new.data_parallel_size is None:
@@ -257,7 +257,7 @@ def _derive_trainer(new: Topology) -> None:
 
 
 def _derive(new: Topology) -> Topology:
-    """What follows surely from what was told."""
+    """Derive the values that follow with certainty from the printed ones."""
     tensor, pipeline, context = new.tensor_parallel_size, new.pipeline_parallel_size, new.context_parallel_size or 1
     if new.trainer or new.engine_world_size:
         if tensor is None and pipeline is None:
@@ -280,7 +280,7 @@ def _derive_batch(new: Topology) -> None:
 
 
 def derive_ranks(new: Topology, replica: int) -> None:
-    """Of data parallel size and world size the one from the other, by the ranks of a replica."""
+    """Derive data parallel size and world size from each other by the ranks per replica."""
     if new.world_size and new.data_parallel_size is None and new.world_size % replica == 0:
         new.data_parallel_size = new.world_size // replica
     elif new.data_parallel_size and new.world_size is None:
@@ -296,7 +296,7 @@ def _whole(text: str | None) -> int | None:
     try:
         float(text)
     except ValueError:
-        return None  # `8 of them` is no number, where a line's field may go on behind one
+        return None  # `8 of them` is not a number, although a field of an iteration line may continue after one
     return integer(text)
 
 

@@ -1,1 +1,1 @@
-"""Tables that people carry away: benchmark rows, comparisons of two runs, and how they are written out."""
+"""Tables for other documents: benchmark rows, comparisons of two runs, and their formats."""

@@ -1,4 +1,4 @@
-"""The benchmark table: sorted rows, what forbids comparing them; as Markdown, CSV and JSON. Pure."""
+"""The benchmark table: sorted rows and obstacles to comparing them, as Markdown, CSV and JSON. Pure."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from megatron_monitor.reports.tables import Table
 
 T = TypeVar("T")
 
-_REPEATS = 0.05  # same configuration, more than 5 % apart: network or clocks made such runs differ by up to 74 %
+_REPEATS = 0.05  # equal configurations more than 5 % apart: network or clocks made such runs differ by up to 74 %
 _FACTS: tuple[tuple[str, Callable[[Row], Any]], ...] = (
     ("TFLOPs are by different formulas", lambda row: row.tflops_formula if row.tflops is not None else None),
     ("number formats differ", lambda row: row.dtype),
@@ -27,7 +27,7 @@ _SHOWN = 4
 
 
 def _grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
-    """The rows of each value, in their order; those of which it is not known are in none."""
+    """Return the rows of each value in their order. Rows with an unknown value are omitted."""
     groups: dict[Any, list[T]] = {}
     for row in rows:
         if (value := key(row)) is not None:
@@ -36,7 +36,7 @@ def _grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:
-    """Sentences for the rows that were measured; facts that are not in a log are unknown, not equal."""
+    """Return sentences about the measured rows. A fact that a log does not have is unknown, not equal."""
     software = sorted({name for row in rows for name in row.software})
     facts = [*_FACTS, *((f"{name} differs", lambda row, name=name: row.software.get(name)) for name in software)]
     out = []
@@ -53,13 +53,13 @@ def _names(names: list[str]) -> str:
 
 
 def configuration(row: Row) -> tuple[Any, ...] | None:
-    """What must be equal for two runs to be repeats of each other; None where too little is known."""
+    """Return what two repeats of a run have in common. None: too little is known."""
     key = tuple(column.value(row) for column in COLUMNS if column.repeat == "yes")
     return key if row.gpus and row.global_batch_size and (row.parameters or row.layers) else None
 
 
 def _apart(rows: Sequence[Row]) -> list[str]:
-    """Repeats of one configuration that are far apart."""
+    """Return the repeats of a configuration that are far apart."""
     out = []
     for group in _grouped(rows, configuration).values():
         times = sorted((row.seconds_per_iteration or 0.0, row.run) for row in group)
@@ -78,12 +78,12 @@ SORTS: dict[str, Callable[[Row], float | str | None]] = {
     "gpus": lambda row: row.gpus,
     "run": lambda row: row.run,
 }
-"""Fastest first for pace; what is unknown stands last."""
+"""Fastest first for pace. Unknown values are last."""
 
 
 @dataclass(slots=True)
 class Benchmark:
-    """Rows in the order to show; what a reader should know before comparing them."""
+    """Rows in the order to show, and warnings about comparing them."""
 
     rows: list[Row]
     baseline: Row | None
@@ -91,7 +91,7 @@ class Benchmark:
 
 
 def benchmark(rows: Sequence[Row], sort: str = "seconds", baseline: str | None = None) -> Benchmark:
-    """Sort the rows, and find the baseline by its run name; LookupError where it names no run, or several."""
+    """Sort the rows, and find the baseline by its run name. Raises LookupError if no run or several have this name."""
     ordered = sorted(rows, key=lambda row: (_last(SORTS[sort](row)), row.run))
     base = _find(ordered, baseline) if baseline is not None else None
     return Benchmark(ordered, base, warnings([row for row in ordered if row.seconds_per_iteration is not None]))
@@ -112,7 +112,7 @@ def _find(rows: Sequence[Row], name: str) -> Row:
 
 
 def table(found: Benchmark) -> Table:
-    """The rows as texts."""
+    """Return the rows as texts."""
     base = found.baseline
     shown = columns.shown(found.rows, base)
     cells = (tuple(column.shows(row, base) for column in shown) for row in found.rows)
@@ -120,7 +120,7 @@ def table(found: Benchmark) -> Table:
 
 
 def as_markdown(found: Benchmark) -> str:
-    """The table, then what keeps rows from being compared."""
+    """Return the table and the warnings."""
     parts = [tables.markdown(table(found)), ""]
     if found.warnings:
         parts += ["Before comparing:", "", *(f"- {text}" for text in found.warnings), ""]
@@ -128,7 +128,7 @@ def as_markdown(found: Benchmark) -> str:
 
 
 def as_csv(found: Benchmark) -> str:
-    """Every figure at full precision, in base units."""
+    """Return all figures at full precision in base units."""
     kept = [column for column in COLUMNS if column.csv == "yes"]
     rows = []
     for row in found.rows:
@@ -138,7 +138,7 @@ def as_csv(found: Benchmark) -> str:
 
 
 def as_json(found: Benchmark) -> str:
-    """`{"rows": [...], "baseline": RUN, "warnings": [...]}`; rows hold every column that is known."""
+    """Return `{"rows": [...], "baseline": RUN, "warnings": [...]}`. A row has all known columns."""
     rows = [columns.as_json(row, found.baseline) for row in found.rows]
     document: dict[str, Any] = {"rows": rows, "warnings": found.warnings}
     if found.baseline is not None:

@@ -1,7 +1,7 @@
-"""How a run ended, in the words that people put into a table: OOM, hang, time limit. Pure.
+"""How a run ended, in the words of a table: OOM, hang, time limit. Pure.
 
-`Tally` keeps what a report needs of a run's events beyond what its state keeps; archive.py has its `look` called after
-each event that was folded. The daemon keeps nothing of this.
+`Tally` keeps what a report needs of a run's events beyond its state. archive.py calls its `look` after each folded
+event. The daemon does not use it.
 """
 
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from megatron_monitor.source_clock import SilenceMeter
 
 _NAMES = {"cuda_oom": "OOM", "host_oom": "host OOM", "ecc": "ECC error", "nccl": "NCCL failure"}
 _AS_CALLED = ("time_limit", "preempted", "requeued", "node_failure", "killed", "stopped", "disk_full")
-# so many iterations of silence before an end make it a hang, and a minute at least: as in the hang detector
+# iterations of silence before an end that make it a hang, at least a minute, as in the rule `hang`
 _SILENT = 3.0
 _SILENT_AT_LEAST = 60.0  # seconds
 
 
 @dataclass(slots=True)
 class Tally:
-    """Of one run."""
+    """Facts of one run."""
 
     silences: dict[str, SilenceMeter] = field(default_factory=dict)
-    """By source: its progress by the log's own clock."""
+    """Stream -> its progress by the log's own clock."""
     summary_rate: float | None = None
-    """Samples per second by the Trainer's last word."""
+    """Samples per second in the Trainer's final dict."""
 
     def look(self, entries: Sequence[LogEvent], source: str) -> None:
-        """See events of a stream that were just folded."""
+        """Process folded events of a stream."""
         silence = self.silences.setdefault(source, SilenceMeter(source))
         for entry in entries:
             silence.see(entry)
@@ -38,7 +38,7 @@ class Tally:
 
 
 def outcome(state: RunState, run_state: str, tally: Tally) -> str:
-    """One or a few words; `ok` for a run that ended by itself, `running` for one that may go on."""
+    """Return one or a few words: `ok` for a run that ended by itself, `running` for one that may continue."""
     attempt = state.attempt
     if attempt.watchdog_ranks:
         return "hang"
@@ -54,7 +54,7 @@ def outcome(state: RunState, run_state: str, tally: Tally) -> str:
 
 
 def remark(state: RunState, outcome_word: str, tally: Tally) -> str | None:
-    """The note on the end; None where nothing went wrong."""
+    """Return the note about the end. None: nothing went wrong."""
     attempt = state.attempt
     last, total = attempt.latest.iteration, attempt.train_iterations
     where = "before the first iteration" if last is None else f"at iteration {last}" + (f" of {total}" if total else "")
@@ -82,7 +82,9 @@ def _hang(state: RunState, tally: Tally) -> str:
 
 
 def silent_before_end(state: RunState, tally: Tally) -> float | None:
-    """Seconds from the last iteration to the end by the log's own clock, where too long for a healthy run."""
+    """Return the seconds from the last iteration to the end by the log's own clock, if they are too long for a healthy
+    run.
+    """
     if state.attempt.failure is None:
         return None
     for source in tally.silences.values():
@@ -95,7 +97,7 @@ def silent_before_end(state: RunState, tally: Tally) -> float | None:
 
 
 def _expected(state: RunState) -> float | None:
-    """Seconds to the next line; None while it evaluates for nobody knows how long."""
+    """Return the seconds to the next line. None: it evaluates for an unknown time."""
     attempt = state.attempt
     pace = attempt.pace.predicted() or attempt.latest.seconds_per_iteration or 0.0
     expected = pace * (attempt.log_interval or 1)

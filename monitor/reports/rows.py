@@ -1,7 +1,7 @@
-"""The facts of one run that reports show: medians over steady iterations, memory, outcome, notes. Pure.
+"""The facts of one run in a report: medians over steady iterations, memory, outcome, notes. Pure.
 
-How they are shown, and what follows from them, stands in columns.py. Units: seconds, bytes, samples, TFLOP/s per GPU,
-ratios from 0 to 1. `None` is what is not in the log.
+columns.py formats them and derives more. Units: seconds, bytes, samples, TFLOP/s per GPU, ratios from 0 to 1. `None`:
+not in the log.
 """
 
 from dataclasses import dataclass, field
@@ -22,8 +22,8 @@ from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
 from megatron_monitor.statistics.median import median
 
-_NOT_STEADY = 2  # iterations of a run that has no steady time: the first one warms up, and one value has no median
-_ENDS_APART = 0.02  # the first and last stage are shown apart where they differ this much from the others
+_NOT_STEADY = 2  # iterations of a run without steady time: the first one warms up, and one value has no median
+_ENDS_APART = 0.02  # the first and last stage are shown separately if they differ this much from the others
 
 
 @dataclass(slots=True)
@@ -52,20 +52,20 @@ class Row:
     gradient_accumulation_steps: int | None = None
     global_batch_size: int | None = None
     memory_bytes: int | None = None
-    """Largest over the ranks that print it."""
+    """Maximum over the ranks that print it."""
     memory_ends_bytes: int | None = None
     memory_others_bytes: int | None = None
     seconds_per_iteration: float | None = None
     seconds_low: float | None = None
-    """A tenth of the steady iterations is faster than this, and a tenth slower than `seconds_high`."""
+    """A tenth of the steady iterations is faster than this, and a tenth is slower than `seconds_high`."""
     seconds_high: float | None = None
     steady_iterations: int = 0
     tflops: float | None = None
-    """As printed, else recomputed."""
+    """As printed, else computed."""
     tflops_source: str | None = None
     tflops_computed: float | None = None
     tflops_formula: str | None = None
-    """The formula behind `tflops`; None where a printed figure is no formula's."""
+    """The formula behind `tflops`. None: a printed figure that no formula gives."""
     mfu: float | None = None
     hfu: float | None = None
     samples_per_second: float | None = None
@@ -75,7 +75,7 @@ class Row:
     train_iterations: int | None = None
     restarts: int = 0
     goodput: float | None = None
-    """Goodput: productive time over wall time; None where the log prints no times."""
+    """Productive time over wall time. None: the log has no times."""
     sequence_length: int | None = None
     layers: int | None = None
     hidden_size: int | None = None
@@ -94,7 +94,7 @@ class Row:
 
 
 def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> Row:
-    """The row of one run. `run_state` is derived.run_state's."""
+    """Return the row of one run. `run_state` is the result of derived.run_state."""
     word = outcome(state, run_state, tally)
     note = remark(state, word, tally)
     state = state.reported()
@@ -123,7 +123,7 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
 
 
 def _breakdown(row: Row, state: RunState) -> None:
-    """By the log's own timers, where it prints any."""
+    """Fill in the breakdown by the log's own timers, if it has any."""
     memory = state.memory_of.get(slowdown.Slowdown.name)
     lines = memory.window.lines if isinstance(memory, slowdown.Slowdown) else []
     parts = [critical(line) for line in lines if line.seconds is not None]
@@ -137,7 +137,7 @@ def _configuration(row: Row, state: RunState) -> None:
     attempt = state.attempt
     topology = attempt.topology
     for name in Row.__dataclass_fields__.keys() & set(Topology.__struct_fields__):
-        setattr(row, name, getattr(topology, name))  # as told; what others tell better follows
+        setattr(row, name, getattr(topology, name))  # as printed; better values follow
     row.gpus = topology.world_size
     row.global_batch_size = derived.batch_size(state)
     row.sequence_length = derived.sequence_length(state)
@@ -150,7 +150,7 @@ def _configuration(row: Row, state: RunState) -> None:
 
 
 def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> list[str]:
-    """Fill the seconds in; gives what should be noted of how they were measured."""
+    """Fill in the seconds. Return a note about how they were measured."""
     attempt = state.attempt
     if steady is not None and steady.seconds.seen and state.iterations_total > _NOT_STEADY:
         seconds = steady.seconds
@@ -168,18 +168,18 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> lis
         first = "line alone, the mean of its iterations" if many > 1 else "iteration alone"
         return [f"from the first {first}"]
     rate = tally.summary_rate
-    if rate and row.global_batch_size:  # HF Trainer with its bar switched off: start-up and evaluation are in it
+    if rate and row.global_batch_size:  # HF Trainer with its bar switched off: start-up and evaluation are included
         row.seconds_per_iteration = row.global_batch_size / rate
         return [f"from the Trainer's summary of {rate:g} samples per second"]
     return []
 
 
 def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> str:
-    """Fill in what follows from the seconds; gives what is wrong with the printed TFLOPs."""
+    """Fill in the values that follow from the seconds. Return what is wrong with the printed TFLOPs."""
     attempt, seconds = state.attempt, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
     printed, rounding = derived.printed_tflops(state) if attempt.whole_lines else None, 0.0
-    if steady is not None:  # the last line's figure stands for those that are in no steady iteration
+    if steady is not None:  # the last line's figure is used for runs without steady iterations
         printed = steady.tflops.median if steady.tflops.seen else printed
         rounding = _rounding(steady.seconds.values)
     formula = explains(state, printed, seconds, batch, sequence, rounding) if seconds else None
@@ -197,7 +197,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
 def _compute(
     row: Row, state: RunState, seconds: float, formula: str | None, options: Options, *, printed: bool
 ) -> None:
-    """What sizes and seconds give. `formula`: the one that gives what is `printed`."""
+    """Compute values from sizes and seconds. `formula`: the one that gives the `printed` figure."""
     attempt, batch, sequence = state.attempt, row.global_batch_size, row.sequence_length
     first = state.log_clock_first
     computed = flops.computed_tflops(attempt.topology, seconds, batch, sequence, attempt.format, formula, first)
@@ -211,14 +211,14 @@ def _compute(
 
 
 def _rounding(values: list[float]) -> float:
-    """Half a unit of the last decimal that any of the values has: how coarsely the log prints them."""
+    """Return half a unit of the last decimal of any of the values: the precision of the log."""
     exponents = [Decimal(repr(round(value, 6))).normalize().as_tuple().exponent for value in values]
     finest = min((exponent for exponent in exponents if isinstance(exponent, int)), default=0)
     return float(10.0 ** min(finest, 0) / 2)
 
 
 def _memory(row: Row, state: RunState) -> None:
-    """The largest; and where ranks of every kind print it, the first and last pipeline stage against the others."""
+    """Fill in the maximum, and the first and last pipeline stage besides the others if ranks of each kind print it."""
     memory = state.attempt.memory
     row.memory_bytes = memory.max_reserved or memory.max_allocated
     ends, others = state.attempt.topology.of_stages(memory.by_rank)

@@ -6,38 +6,38 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# `12`, `1.30`, `-2.3 %`, `37 | 29`: figures stand to the right
+# `12`, `1.30`, `-2.3 %`, `37 | 29`: figures are right-aligned
 _FIGURE = re.compile(r"[-+~]?[\d.,]+(?:e[-+]?\d+)?(?: ?[%×]| ?[KMGT]i?B?| ?[dsB])?")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells by row; every row has as many as there are headers. An empty cell is unknown."""
+    """Cells by row. Each row has as many as there are headers. An empty cell is unknown."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def columns(self) -> list[list[str]]:
-        """The cells by column."""
+        """Return the cells by column."""
         return [[row[place] for row in self.rows] for place in range(len(self.headers))]
 
     def numeric(self) -> list[bool]:
-        """Which columns hold figures alone."""
+        """Return the columns that have only figures."""
         known = [[cell for cell in cells if cell] for cells in self.columns()]
         return [bool(cells) and all(map(_FIGURE.fullmatch, cells)) for cells in known]
 
     def only(self, places: Sequence[int]) -> "Table":
-        """The columns at these places."""
+        """Return the table with only the columns at these positions."""
         rows = tuple(tuple(row[place] for place in places) for row in self.rows)
         return Table(tuple(self.headers[place] for place in places), rows)
 
     def filled(self) -> "Table":
-        """Without the columns in which every cell is empty."""
+        """Return the table without empty columns."""
         return self.only([place for place, cells in enumerate(self.columns()) if any(cells)])
 
 
 def markdown(table: Table) -> str:
-    """A GitHub table. Pipes and line ends in cells are made harmless."""
+    """Return a GitHub table, with pipes and line ends in cells escaped."""
     lines = [[_cell(cell) for cell in line] for line in (table.headers, *table.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
     numeric = table.numeric()
@@ -53,7 +53,7 @@ def _cell(text: str) -> str:
 
 
 def as_csv(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """RFC 4180, line ends as CR LF. Texts that a spreadsheet would run as a formula get a leading apostrophe."""
+    """Return CSV by RFC 4180 with CR LF. Texts that a spreadsheet would run as a formula get a leading apostrophe."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(headers)

@@ -1,4 +1,4 @@
-"""Whether a run's flight recorder dumps are worth a look, and what they tell of its attempt. Pure."""
+"""Decides when to read a run's flight recorder dumps, and applies their contents to its attempt. Pure."""
 
 from collections.abc import Iterable
 
@@ -8,43 +8,43 @@ from megatron_monitor.nodes.collectives import Missing
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
 
-_AGAIN = 30.0  # seconds between two looks: ranks write their dumps within half a minute of the first timeout
-_LOOKS = 20  # ten minutes: a dump that is not there by then is not coming
+_AGAIN = 30.0  # seconds between two reads: ranks write their dumps within half a minute of the first time-out
+_LOOKS = 20  # ten minutes: later dumps are not expected
 
 
 class DumpRequest(Struct, frozen=True):
-    """A look at the dumps of a run's attempt."""
+    """A request to read the dumps of a run's attempt."""
 
     run: str
     attempt: int
     patterns: tuple[str, ...]
     since: float
-    """Unix seconds: what was written before is of something else."""
+    """Unix seconds. Earlier dumps belong to another hang."""
 
 
 class DumpReply(Struct, frozen=True):
-    """What was found: nothing, if there was nothing."""
+    """The contents of the dumps. Empty if there were none."""
 
     asked: DumpRequest
     dumps: int = 0
     missing: Missing | None = None
     stacks: dict[int, list[str]] = field(default_factory=dict)
-    """Of the missing ranks, where they were recorded."""
+    """Rank -> recorded stack, for missing ranks."""
 
 
 class DumpChecks(Struct):
-    """What was asked of an attempt's dumps."""
+    """The reads of an attempt's dumps so far."""
 
     attempt: int = -1
     at: float = float("-inf")
     times: int = 0
     dumps: int = 0
-    """In the last look."""
+    """Number of dumps in the last read."""
 
 
 def ask(state: RunState, looked: DumpChecks, patterns: Iterable[str], now: float) -> DumpRequest | None:
-    """A look that is due: while the run hangs, or has died of a collective that timed out. One that goes on forgets
-    what the dumps told: it was of that hang.
+    """Return a request if a read is due: while the run hangs, or after it failed in a collective that timed out. If the
+    run continues, the contents are forgotten, because they belonged to that hang.
     """
     attempt = state.attempt
     timed_out = attempt.phase == "crashed" and bool(attempt.watchdog_ranks)
@@ -64,14 +64,14 @@ def ask(state: RunState, looked: DumpChecks, patterns: Iterable[str], now: float
 
 
 def _named(patterns: Iterable[str], run: str) -> tuple[str, ...]:
-    """The patterns with the run's name, which stands for itself: a run called ../x or * reads no other directory."""
+    """Return the patterns with the run's name as literal text: a run called ../x or * reads no other directory."""
     plain = not any(char in run for char in "*?[]") and ".." not in run.split("/")
     return tuple(pattern.replace("{run}", run) for pattern in patterns if plain or "{run}" not in pattern)
 
 
 def take(state: RunState, looked: DumpChecks, read: DumpReply) -> bool:
-    """Take what was read; whether it differs from what was known. Ranks without a dump are named only if nobody has
-    written one since the last look: the last ones may still be writing.
+    """Apply the contents. Return True if they differ from the known ones. Ranks without a dump are named only if no
+    dump was written since the last read, because the last ranks may still be writing.
     """
     attempt = state.attempt
     if read.asked.attempt != attempt.number or not read.dumps:

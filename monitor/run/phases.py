@@ -1,8 +1,8 @@
-"""The phases of a training, as tables: which event leads where, and which event is progress in which phase.
+"""The phases of a training, as tables: which event leads to which phase, and which event is progress in which phase.
 
-Law: a handler of the fold returns the phase that its event leads to, and `enter` (attempts.py) alone assigns it.
-Liveness is progress, not writing: an event that is no progress in the current phase never moves the hang clock (in the
-BLOOM hang an hourly status line kept the log growing).
+A handler of the fold returns the phase that its event leads to, and only `enter` (attempts.py) assigns it. Progress is
+not the same as output: an event that is not progress in the current phase never moves the hang clock. During BLOOM's
+hangs an hourly status line kept the log growing.
 """
 
 from dataclasses import dataclass, field
@@ -17,21 +17,21 @@ Phase = Literal[
     "starting", "loading", "first_iteration", "training", "evaluating", "saving", "exiting", "finished", "crashed",
     "rollout", "reward", "logprobs", "sync",
 ]  # fmt: skip
-"""Phases that can hang, and two ends. The last four are parts of a step of reinforcement learning beside its training,
-where the log's lines tell them apart.
+"""Phases that can hang, and two ends. The last four are parts of a reinforcement learning step besides its training, if
+the log's lines distinguish them.
 """
 
 PARTS: tuple[Part, ...] = get_args(Part)
-"""The phases of one step of reinforcement learning, in its order."""
+"""The phases of a reinforcement learning step in their order."""
 
 Moved: TypeAlias = bool | Phase
-"""What a handler of the fold returns: whether its event was progress, and where that leads if it leads anywhere."""
+"""The result of a handler of the fold: whether its event was progress, or the phase that it leads to."""
 
 ENDED: frozenset[Phase] = frozenset({"finished", "crashed"})
 
 RUN_STATES = ("starting", "training", "evaluating", "saving", "hung", "crashed", "stopped", "finished", "lost")
-"""The label values of `megatron_run_state`. `hung` and `lost` are judgements; `stopped` is a crash that a person or a
-script wanted; the others follow from the phase.
+"""Label values of `megatron_run_state`. `hung` and `lost` are findings. `stopped` is a crash that a person or a script
+requested. The others follow from the phase.
 """
 
 STATE_OF_PHASE: dict[Phase, str] = {
@@ -42,12 +42,12 @@ STATE_OF_PHASE: dict[Phase, str] = {
 
 
 def drawn_as(phase: Phase) -> Phase:
-    """The phase as charts and histories have it: the parts of a step are its training."""
+    """Return the phase that charts and histories show: the parts of a step are shown as training."""
     return "training" if phase in PARTS else phase
 
 
-# Where an event leads; an event that is not here leaves the phase alone. Iterations, ends and failures need more than
-# a table: counting.py, ending.py.
+# The phase to which an event leads. Other events leave the phase unchanged. Iterations, ends and failures need more
+# than a table: counting.py, ending.py.
 PHASE_AFTER_MILESTONE: dict[Milestone, Phase] = {
     "launched": "starting",
     "initialized": "starting",
@@ -97,50 +97,49 @@ PROGRESS: dict[Phase, frozenset[type[Event]]] = {
     "logprobs": _STEPPING,
     "sync": _STEPPING,
 }
-"""A pattern of the configuration of kind `progress` counts in every phase."""
+"""Phase -> events that are progress. A line of kind `progress` of a user's format is progress in each phase."""
 
 
-_LATE = 5.0  # seconds: for so long Ray holds back lines that several processes print alike
+_LATE = 5.0  # seconds for which Ray holds back equal lines of several processes
 _AFTER = ("training", "sync")
-"""Parts behind which the next rollout may begin at once."""
+"""Parts after which the next rollout may begin at once."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """The parts of a step of reinforcement learning as phases: which of them lines tell, how long each was silent.
+    """The parts of a reinforcement learning step as phases: which ones have lines, and how long each was silent.
 
-    A part lasts until a line tells of the next one. What no line tells belongs to the part before it: a verl log tells
-    of the training only, so that its rollout is followed, in silence, by scoring and log probabilities. Ray gathers the
-    lines of many processes, and one may come a little late: it changes no phase. Residual risk: one that is later still
-    misnames the phase until the next, which is why no part hangs before a whole step would be over
-    (detectors/hang/timeout.py).
+    A part lasts until a line reports the next one. Parts without lines belong to the part before them: a verl log
+    reports only the training, so that its rollout includes scoring and log probabilities. Ray collects the lines of
+    many processes, and a line that is a little late does not change the phase. Known limit: a later line misnames the
+    phase until the next line. Therefore no part hangs before a whole step would be over (detectors/hang/timeout.py).
     """
 
     reported: list[str] = field(default_factory=list)
-    """The parts of which some line has told; none: the whole step is the phase `training`."""
+    """The parts that lines have reported. Empty: the whole step is the phase `training`."""
     silence: float = 0.0
-    """The longest good silence of the part that goes on, while the log is followed."""
+    """Longest silence of the current part that ended in progress, while the log is followed."""
     lines: int = 0
-    """Lines of the part that goes on, since it began: more than one prove that it is this part."""
+    """Lines of the current part since it began. More than one prove that it is this part."""
     implied: bool = False
-    """No line told that it began."""
+    """True if no line reported its beginning."""
     printed: dict[str, Intervals] = field(default_factory=dict)
-    """Part -> its seconds in the last steps, where the log prints them."""
+    """Part -> its seconds in the last steps, if the log prints them."""
 
     def report(self, part: str) -> None:
-        """A line has told of this part."""
+        """Note that a line reported this part."""
         if part not in self.reported:
             self.reported.append(part)
 
     def is_late(self, part: str, phase: Phase, since: float, at: float) -> bool:
-        """Whether a line of `part`, at `at`, is of a part that is over: the present phase began at `since`."""
+        """Return True if a line of `part` at `at` belongs to an earlier part. The present phase began at `since`."""
         if part == phase or phase not in PARTS or at - since >= _LATE or (part == "rollout" and phase in _AFTER):
             return False
         return self.implied or PARTS.index(part) < PARTS.index(phase)
 
     def follow(self, before: Phase, phase: Phase, event: Event) -> float:
-        """Take the event that led from one phase to the other, or is of the present one; the longest good silence of a
-        part that is over, else 0.
+        """Process an event that led to another phase or belongs to the present one. Return the longest silence of an
+        ended part, otherwise 0.
         """
         over = 0.0
         if phase != before:
@@ -154,7 +153,7 @@ class Parts:
         return over
 
     def note_printed(self, event: TimersReported) -> None:
-        """The parts of one step, as its line prints them."""
+        """Add the printed seconds of the parts of one step."""
         totals: dict[str, float] = {}
         for name, (_, most) in event.timers.items():
             if name in PART_OF:
@@ -163,12 +162,12 @@ class Parts:
             self.printed.setdefault(part, Intervals()).add(seconds)
 
     def reported_with(self, part: str) -> list[str]:
-        """The parts that take time and of which no line tells: the silence of this part may be theirs."""
+        """Return the parts that take time and have no lines: the silence of this part may be theirs."""
         return [each for each in PARTS if each != part and each not in self.reported and each in self.printed]
 
     def printed_with(self, part: str) -> float | None:
-        """The longest that this part took in the last steps, and those that are told with it; None where none prints
-        it.
+        """Return the maximum of this part in the last steps, and the parts printed together with it. None:
+        not printed.
         """
         if part not in self.printed:
             return None

@@ -1,4 +1,4 @@
-"""From a run's state to the rows of its history: `fold` calls `record` when something that is drawn has happened."""
+"""Adds rows to a run's history: `fold` calls `record` after an event that charts show."""
 
 from megatron_monitor.breakdown.profile import critical, spreads
 from megatron_monitor.charts.history import History, Row
@@ -8,20 +8,20 @@ from megatron_monitor.run.phases import ENDED, drawn_as
 from megatron_monitor.run.state import RunState
 
 AMENDING = frozenset({EngineStepLogged, TrainerLogged, ThroughputReported})
-"""Events that may say more of an iteration already counted: DeepSpeed prints a step's rate on a line of its own."""
+"""Events that may add values to a counted iteration: DeepSpeed prints a step's rate in a line of its own."""
 _BOUNDS = ENDED | {"starting", "evaluating", "saving", "exiting"}
-"""Phases that end a stretch of training: without a time of their own they begin where the last iteration ended."""
+"""Phases that end a period of training. Without a time of their own they begin at the end of the last iteration."""
 
 
 def record(
     state: RunState, event: Event, stepped: bool, entered: bool, clock: float | None, at: float, live: bool
 ) -> None:
-    """Take in what `event` has done to `state`: `stepped` it counted iterations, `entered` it began a phase.
+    """Record what `event` changed in `state`. `stepped`: it counted iterations. `entered`: it began a phase.
 
-    `clock` is the log's own time of the event, None if it printed none; `at` and `live` are fold's.
+    `clock` is the log's own time of the event, None if none was printed. `at` and `live` are those of `fold`.
     """
     history, latest = state.history, state.attempt.latest
-    at += state.wall_offset  # the log's own times are those of a wall clock
+    at += state.wall_offset  # the log's own times are wall clock times
     if live and clock is not None:
         lag = at - clock
         history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
@@ -39,7 +39,7 @@ def record(
 
 
 def _enter(state: RunState, time: float | None, latest_known: float | None, *, dated: bool) -> None:
-    """A phase has begun at `time`, or nobody knows when. `dated`: by the log's own clock."""
+    """Begin a phase at `time`, or at an unknown time. `dated`: by the log's own clock."""
     attempt, history = state.attempt, state.history
     if not history.phases:
         first = state.unix(state.first_at)
@@ -50,7 +50,7 @@ def _enter(state: RunState, time: float | None, latest_known: float | None, *, d
 
 
 def _add_step(state: RunState, iteration: int, time: float | None, latest_known: float | None) -> None:
-    """A row, and the parts of the iteration whose timers are whole now: mostly those of the line before."""
+    """Add a row, and the parts of the iteration whose timers are complete now, usually the one before."""
     attempt, history = state.attempt, state.history
     if attempt.number != history.attempt:
         _note_restart(state, iteration, time)
@@ -64,7 +64,7 @@ def _add_step(state: RunState, iteration: int, time: float | None, latest_known:
 
 
 def _amend(state: RunState, event: Event, when: float | None) -> None:
-    """More of an iteration that is counted already, or what an evaluation came to."""
+    """Add values to a counted iteration, or the result of an evaluation."""
     attempt, history, iteration = state.attempt, state.history, state.attempt.latest.iteration
     if isinstance(event, ValidationLogged):
         result = attempt.validations.get(event.dataset)
@@ -80,7 +80,9 @@ def _amend(state: RunState, event: Event, when: float | None) -> None:
 
 
 def _date_training(history: History, began: float) -> None:
-    """A validation or the end of a save led back to training by a line without a time: it began with this iteration."""
+    """Date the return to training: a line without a time about a validation or the end of a save ended it, and training
+    began with this iteration.
+    """
     if history.phases and history.phases[-1][0] is None and history.phases[-1][2] == "training":
         _, iteration, phase = history.phases[-1]
         before = history.phases[-2][0] if len(history.phases) > 1 else None
@@ -88,7 +90,7 @@ def _date_training(history: History, began: float) -> None:
 
 
 def _note_restart(state: RunState, iteration: int, time: float | None) -> None:
-    """An attempt other than the last one known has counted."""
+    """Note that another attempt has counted steps."""
     attempt = state.attempt
     history, number = state.history, attempt.number
     if history.steps.open:
@@ -99,7 +101,7 @@ def _note_restart(state: RunState, iteration: int, time: float | None) -> None:
 
 
 def _row(state: RunState, time: float | None) -> Row:
-    """In the order of history.SERIES."""
+    """Return a row in the order of history.SERIES."""
     attempt = state.attempt
     latest, memory = attempt.latest, attempt.memory
     seconds, batch = attempt.step_seconds, derived.batch_size(state)
@@ -126,8 +128,8 @@ def _row(state: RunState, time: float | None) -> Row:
 
 
 def _other_tflops(state: RunState, seconds: float | None) -> float | None:
-    """As a line of its own told last, else FLOPs over time: the FLOPs are worked out once for each batch size, sequence
-    length and layout.
+    """Return the TFLOPs of a separate line, or FLOPs over time. FLOPs are computed once per batch size, sequence length
+    and layout.
     """
     attempt = state.attempt
     if attempt.effective_tflops is not None:

@@ -1,4 +1,4 @@
-"""What one report of a step says: built once, right after its event was folded, and read by all detectors."""
+"""The values of one step report, made once after its event was folded, and read by all rules."""
 
 from msgspec import Struct
 
@@ -19,56 +19,58 @@ STEP_EVENTS = frozenset(_SOURCES)
 
 
 class Step(Struct, gc=False, kw_only=True):
-    """One report of a step. Seconds, bytes; None where the log does not say."""
+    """One report of a step. Seconds and bytes. None: not in the log."""
 
     iteration: int
-    """0 before the first one is known."""
+    """0: the iteration is not known yet."""
     at: float
-    """When the line of this iteration was written, Unix seconds."""
+    """Unix seconds at which the line of this iteration was written."""
     counted: bool
-    """False: a further report of a step that is counted already (DeepSpeed's second line, the Trainer's dict)."""
+    """False for a further report of a counted step (DeepSpeed's second line, the Trainer's dict)."""
     interval: int = 1
-    """Iterations between two lines of this attempt, 1 while only one line is known."""
+    """Iterations between two lines of this attempt. 1 while only one line is known."""
     finished: int = 0
-    """Iterations that this attempt has finished, this one included."""
+    """Iterations that this attempt has finished, including this one."""
     seconds: float | None = None
-    """Seconds per iteration, evaluation and saving taken out; None where they are unknown or those are still in it."""
+    """Seconds per iteration without evaluation and saving. None: unknown, or not separable from them."""
     printed_seconds: float | None = None
     """Seconds per iteration as printed."""
     reported: bool = False
-    """The report of the step source that carries the loss, if any is printed. `loss` of a report that is neither this
-    nor counted is what DeepSpeed's engine prints beside the training loop's own line.
+    """True for the step source's report with the loss, if one is printed. `loss` of a report that is neither this nor
+    counted was printed by DeepSpeed's engine beside the training loop's own line.
     """
     loss: float | None = None
     losses: dict[str, float] | None = None
-    """Further losses of the loop's line, by the names under which they are printed."""
+    """Further losses of the loop's line, by their printed names."""
     grad_norm: float | None = None
     loss_scale: float | None = None
-    """The last one reported."""
+    """The last reported value."""
     learning_rate: float | None = None
     batch_size: int | None = None
     sequence_length: int | None = None
     samples: int | None = None
-    """Consumed up to this step."""
+    """Samples consumed up to this step."""
     skipped: int | None = None
-    """Skipped iterations, as printed on this line."""
+    """Skipped iterations as printed in this line."""
     nans: int | None = None
-    """Iterations with a NaN loss, as printed on this line."""
+    """Iterations with a NaN loss as printed in this line."""
     new_skipped: int = 0
     """Skipped iterations that this report added to the run's total."""
     memory_bytes: int | None = None
-    """Device memory in use, where this report carries it,"""
+    """Device memory in use, if this report has it."""
     memory_peak_bytes: int | None = None
-    """and the most that was ever in use."""
+    """Maximum device memory in use."""
     timer_line: TimerLine | None = None
-    """The timers of the iteration line before this one, which are whole only now; this one's, if it prints its own."""
+    """The timers of the iteration line before this one, which are complete now, or of this line if it prints
+    its own.
+    """
     outside: tuple[float, float] | None = None
-    """Of a step that DeepSpeed's engine counts: seconds that lie outside its clock, and of the whole step."""
+    """For a step of DeepSpeed's engine: seconds outside its clock, and seconds of the whole step."""
 
 
 def step_from_event(state: RunState, event: Event, iterations: int, skipped: int, source: str | None) -> Step | None:
-    """The step that an event of STEP_EVENTS reports, read from the state right after its fold; None if it says nothing
-    of a step. `iterations`, `skipped` and `source` are the run's totals and its step source before the fold.
+    """Return the step that an event of STEP_EVENTS reports, read from the state after its fold. None: it reports no
+    step. `iterations`, `skipped` and `source` are the run's totals and its step source before the fold.
     """
     attempt, step_source = state.attempt, state.attempt.step_source
     counted = state.iterations_total != iterations
@@ -102,7 +104,7 @@ def step_from_event(state: RunState, event: Event, iterations: int, skipped: int
 
 
 def amend_step(step: Step, attempt: Attempt, event: Event) -> bool:
-    """Whether a dict says more of the step that its bar has counted just before: it is in that step then."""
+    """Return True if a dict adds values to the step that its bar has just counted. The step has them then."""
     if type(event) is not TrainerLogged or attempt.step_source != "trainer" or step.reported:
         return False
     if step.iteration != attempt.latest.iteration:
@@ -114,7 +116,7 @@ def amend_step(step: Step, attempt: Attempt, event: Event) -> bool:
 
 def _take_line(step: Step, event: IterationLogged) -> None:
     step.loss, step.losses, step.grad_norm = event.lm_loss, event.losses or None, event.grad_norm
-    # else a line may be without a loss
+    # otherwise a line may have no loss
     step.reported = event.lm_loss is not None or step.losses is not None or event.format in BY_NAME
     step.skipped, step.nans = event.skipped_iterations, event.nan_iterations
 
@@ -126,7 +128,7 @@ def _take_dict(step: Step, attempt: Attempt, event: TrainerLogged) -> None:
 
 
 def _step(state: RunState, counted: bool, skipped_before: int) -> Step:
-    """What every report has."""
+    """Return the values that all reports have."""
     attempt, latest = state.attempt, state.attempt.latest
     return Step(
         iteration=latest.iteration or 0,

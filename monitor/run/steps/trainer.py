@@ -1,5 +1,7 @@
-"""HF Trainer's steps: its progress bar counts, its dict brings the values (transformers, trainer.py and
-trainer_callback.py). A bar of another length behind the training's own is its evaluation's.
+"""Reads HF Trainer's steps: its progress bar counts, its dict has the values (transformers, trainer.py and
+trainer_callback.py).
+
+A bar of another length after the training's own is an evaluation's.
 """
 
 from collections.abc import Sequence
@@ -20,19 +22,19 @@ from megatron_monitor.run.steps.counting import StepReport, count_step, measure
 from megatron_monitor.run.steps.sources import TrainerState
 
 _OF_TRAINING = ("", "train", "training")
-_INFERRED = 120.0  # seconds for which a bar without a heading has gone on before it is taken for a training's
-_SLOW = 0.2  # seconds a step that a training takes at least: what is read or tokenised is faster
-_DRAWINGS, _BARS = 64, 8  # that are kept of a bar that may be a training's, and such bars
+_INFERRED = 120.0  # seconds after which a bar without a heading counts as a training's
+_SLOW = 0.2  # minimum seconds per step of a training: reading and tokenising are faster
+_DRAWINGS, _BARS = 64, 8  # remembered drawings of a possible training's bar, and such bars
 _BEFORE: frozenset[Phase] = frozenset({"starting", "loading", "first_iteration"})
 _OF_EVALUATION = ("", "eval", "evaluating", "evaluation", "validation", "predict", "prediction")
 
 
 def fold_trainer_progress(state: RunState, event: TrainerProgressed, context: EventContext) -> Moved:
-    """A progress bar. Returns whether it was progress: of the training, or of an evaluation amid it."""
+    """Process a progress bar. Return True if it was progress of the training or of an evaluation within it."""
     attempt = state.attempt
     trainer, name = attempt.trainer, event.description.lower()
     if trainer.inferred and event.total == trainer.total:
-        if event.step == 0 and attempt.last_iteration == trainer.before + event.total:  # a bar an epoch
+        if event.step == 0 and attempt.last_iteration == trainer.before + event.total:  # one bar per epoch
             trainer.before += event.total
         event = structs.replace(event, step=trainer.before + event.step)
     if event.step == 0 and name in _OF_TRAINING:
@@ -53,7 +55,7 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, context: Ev
 
 
 def _of_another(state: RunState, event: TrainerProgressed, context: EventContext) -> Moved:
-    """A bar that is not the training's: an evaluation's, or what is prepared before the first step."""
+    """Process a bar that is not the training's: an evaluation's, or one of the set-up."""
     attempt, trainer = state.attempt, state.attempt.trainer
     within = attempt.phase == "evaluating" or (attempt.step_source == "trainer" and trainer.total is not None)
     if within and event.description.lower() in _OF_EVALUATION and event.step:
@@ -70,9 +72,9 @@ def _of_another(state: RunState, event: TrainerProgressed, context: EventContext
 
 
 def _begins_set_up(state: RunState, event: TrainerProgressed, context: EventContext) -> bool:
-    """A bar of a set-up. Whether it begins another attempt: it had come to its end before, and behind that an exception
-    was raised, which nobody caught if no process loads the same twice. Risk left: one that is caught, and another rank
-    that is as late as that.
+    """Process a bar of the set-up. Return True if it begins another attempt: it had reached its end before, and an
+    exception followed, which was not caught if no process loads the same data twice. Known limit: a caught exception
+    and another rank that is equally late.
     """
     attempt, name = state.attempt, f"{event.description}/{event.total}"
     again = event.step == 0 and name in attempt.trainer.complete and attempt.ending.hint is not None
@@ -85,20 +87,20 @@ def _begins_set_up(state: RunState, event: TrainerProgressed, context: EventCont
 
 
 def _is_drawn_out(attempt: Attempt) -> bool:
-    """Whether the bar that was taken for the training's has come to its end, and may have been another one's."""
+    """Return True if the bar that counted as the training's has reached its end and may belong to another activity."""
     trainer = attempt.trainer
     return trainer.inferred and trainer.total is not None and (attempt.last_iteration or 0) >= trainer.total
 
 
 def _suppose(state: RunState, event: TrainerProgressed, context: EventContext) -> None:
-    """A bar without a heading, of a log that has shown no dict yet. One that has gone on for minutes, at a pace of
-    trainings, is taken for one; it is counted from its first drawing. What proves to be none is withdrawn.
+    """Process a bar without a heading in a log without dicts so far. A bar that continues for minutes at the pace of a
+    training counts as one, from its first drawing. It is withdrawn if it turns out to be something else.
     """
     trainer, elapsed = state.attempt.trainer, event.elapsed_seconds
     if elapsed is None or event.step <= 0 or state.attempt.step_source not in (None, "trainer"):
         return
     if state.attempt.phase == "evaluating" and state.attempt.last_iteration is None:
-        return  # a prediction's, under its heading
+        return  # of a prediction, under its heading
     drawn = _drawn(trainer, event, elapsed)
     if len(drawn) < 2 or elapsed < _INFERRED or elapsed < _SLOW * event.step or event.total == trainer.total:
         return
@@ -108,12 +110,12 @@ def _suppose(state: RunState, event: TrainerProgressed, context: EventContext) -
 
 
 def _drawn(trainer: TrainerState, event: TrainerProgressed, elapsed: float) -> list[TrainerProgressed]:
-    """How the bar was drawn, this drawing included. An evaluation's bar is drawn amid the training's."""
+    """Return the drawings of the bar with this one. An evaluation's bar is drawn between those of the training."""
     drawn = trainer.drawings.setdefault(event.total, [])
     if drawn and elapsed < (drawn[-1].elapsed_seconds or 0.0):
         drawn.clear()
     drawn.append(structs.replace(event, remaining_seconds=None))
-    if len(drawn) > _DRAWINGS:  # twice as far from each other
+    if len(drawn) > _DRAWINGS:  # twice the distance between them
         far = (event.step - drawn[0].step) * 2 / _DRAWINGS
         drawn[1:-1] = [after for before, after in pairwise(drawn[:-1]) if after.step // far > before.step // far]
     while len(trainer.drawings) > _BARS:
@@ -122,7 +124,7 @@ def _drawn(trainer: TrainerState, event: TrainerProgressed, elapsed: float) -> l
 
 
 def _count_drawn(state: RunState, drawn: Sequence[TrainerProgressed], context: EventContext) -> None:
-    """A bar is the training's: so it was while nobody knew."""
+    """Count the earlier drawings of a bar that turned out to be the training's."""
     now = drawn[-1].elapsed_seconds or 0.0 if drawn else 0.0
     for event in drawn:
         fold_trainer_progress(
@@ -131,8 +133,8 @@ def _count_drawn(state: RunState, drawn: Sequence[TrainerProgressed], context: E
 
 
 def _timed(state: RunState, event: TrainerProgressed, context: EventContext) -> StepReport:
-    """The bar's step and what it took: by the time since the start, which it shows in whole seconds. The rate that it
-    shows is a running mean, and 0.00s/it no time yet: it tells what the first step took, nothing of the others.
+    """Return the bar's step and its seconds, by the time since the start in whole seconds. The bar's rate is a running
+    mean. 0.00s/it is not known yet: it shows the time of the first step only.
     """
     attempt, trainer, rate = state.attempt, state.attempt.trainer, event.seconds_per_step or None
     elapsed, last = event.elapsed_seconds, attempt.last_iteration
@@ -143,14 +145,12 @@ def _timed(state: RunState, event: TrainerProgressed, context: EventContext) -> 
     trainer.elapsed = elapsed
     if last is None:
         done = event.step - attempt.loaded if attempt.loaded is not None else 0
-        return StepReport(
-            event.step, elapsed / done if done > 0 else rate, context
-        )  # the rate counts what it passed over
+        return StepReport(event.step, elapsed / done if done > 0 else rate, context)  # the rate includes skipped steps
     return StepReport(event.step, seconds, context, steps, passed if passed > 0.0 else 0.0)
 
 
 def _evaluates(attempt: Attempt, context: EventContext, *, over: bool) -> Moved:
-    """An evaluation or prediction amid the training has moved, or is over. Behind the end nothing is the training's."""
+    """Process an evaluation or prediction within the training. After the end of training no bar is the training's."""
     if attempt.phase == "finished":
         return False
     attempt.step_timer.interrupt(context.at)
@@ -162,14 +162,14 @@ def _step(state: RunState, report: StepReport) -> Moved:
     attempt = state.attempt
     attempt.format = HF_TRAINER.name
     if report.iteration <= 0 or (attempt.last_iteration is not None and report.iteration <= attempt.last_iteration):
-        return False  # every node draws its own bar; a new attempt begins with the Trainer's own heading
+        return False  # each node draws its own bar; a new attempt begins with the Trainer's own heading
     end_save(state)
     attempt.latest.global_batch_size = attempt.topology.global_batch_size
     return count_step(state, report)
 
 
 def fold_trainer_log(state: RunState, event: TrainerLogged, context: EventContext) -> Moved:
-    """HF Trainer's metric dict. It may not name its step: then the bar before it does."""
+    """Process HF Trainer's metric dict. If it has no step, the bar before it has."""
     attempt = state.attempt
     trainer = attempt.trainer
     if event.max_steps is not None:
@@ -185,7 +185,7 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, context: EventContex
     trainer.drawings.clear()
     step = event.step if event.step is not None else _step_of(attempt, event.epoch)
     attempt.format = HF_TRAINER.name
-    if step is None:  # neither bar nor heading: the loop goes on, nobody knows where
+    if step is None:  # neither bar nor heading: the loop continues at an unknown step
         end_save(state)
         return attempt.phase in ENDED or "training"
     if step <= (attempt.last_iteration or 0):
@@ -210,8 +210,8 @@ def _take_values(attempt: Attempt, event: TrainerLogged) -> None:
 
 
 def _step_of(attempt: Attempt, epoch: float | None) -> int | None:
-    """That of the bar; where none is drawn, by the share of the epochs that are done (trainer.py rounds the epoch to
-    hundredths; its steps are as many in each).
+    """Return the step of the bar. Without a bar, compute it from the share of completed epochs (trainer.py rounds the
+    epoch to hundredths, and all epochs have equal steps).
     """
     trainer = attempt.trainer
     if trainer.bar is not None:
