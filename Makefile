@@ -107,7 +107,6 @@ corpus: dev  ## compare the judgements of tests/corpus and all logs of ../shared
 
 readme: dev  ## rewrite the generated tables of ARCHITECTURE.md and docs/, and the schema of the chart
 	$(BIN)/python -m tests.test_docs
-	$(BIN)/python -m tests.deploy.chart_schema
 
 $(VENV)-release/.installed: pyproject.toml locks/run.txt locks/build.txt locks/release.txt
 	$(PYTHON) -m venv $(VENV)-release

@@ -22,6 +22,7 @@ from megatron_monitor.run.phases import RUN_STATES, Phase
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from tests.conftest import loaded
+from tests.deploy import chart_schema
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -257,10 +258,9 @@ def test_config_yaml_is_short() -> None:
     assert len((ROOT / "config.yaml").read_text().splitlines()) <= 200
 
 
-if __name__ == "__main__":
-    for table in TABLES:
-        target, text = with_table(table)
-        target.write_text(text)
+def test_the_schema_of_the_chart_has_the_keys_of_the_configuration() -> None:
+    """`make readme` writes it again after a change of values.yaml or of the configuration."""
+    assert chart_schema.FILE.read_text() == chart_schema.schema()
 
 
 def test_every_command_that_a_message_names_exists() -> None:
@@ -275,3 +275,10 @@ def test_every_command_that_a_message_names_exists() -> None:
     }
     assert len(named) > 20
     assert {(path, name) for path, name in named if name not in known} == set()
+
+
+if __name__ == "__main__":
+    for table in TABLES:
+        target, text = with_table(table)
+        target.write_text(text)
+    chart_schema.FILE.write_text(chart_schema.schema())

@@ -4,6 +4,7 @@
 """
 
 import json
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final
 
@@ -11,9 +12,9 @@ from msgspec import inspect
 
 from megatron_monitor.config import Config
 from tests.conftest import loaded
-from tests.deploy.conftest import DEPLOY
 
-FILE: Final = DEPLOY / "helm" / "values.schema.json"
+_CHART: Final = Path(__file__).parents[2] / "deploy" / "helm"
+FILE: Final = _CHART / "values.schema.json"
 _OPEN: Final = ("resources", "labels", "annotations")
 _TYPES: Final = {
     inspect.BoolType: "boolean", inspect.IntType: "integer", inspect.FloatType: "number", inspect.StrType: "string",
@@ -23,7 +24,7 @@ Schema = dict[str, Any]
 
 def schema() -> str:
     """The file: one line per value, and one per key of the configuration."""
-    values = _value(loaded((DEPLOY / "helm" / "values.yaml").read_text()))
+    values = _value(loaded((_CHART / "values.yaml").read_text()))
     config = _config(inspect.type_info(Config))
     values["properties"] |= {"config": {"$ref": "#/definitions/config"}, "global": {"type": "object"}}
     return (
@@ -87,7 +88,3 @@ def _tagged(kinds: list[inspect.Type]) -> Schema:
             for tag, known in found.items()
         ],
     }  # fmt: skip
-
-
-if __name__ == "__main__":
-    FILE.write_text(schema())

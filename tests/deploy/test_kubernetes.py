@@ -7,7 +7,6 @@ import pytest
 
 from megatron_monitor.config import Config, load
 from tests.conftest import loaded
-from tests.deploy.chart_schema import FILE, schema
 from tests.deploy.conftest import DEPLOY
 from tests.deploy.test_files import MANIFEST, Objects, objects
 from tests.deploy.test_rules import rules, tool
@@ -61,11 +60,6 @@ def test_the_chart_is_the_plain_manifest() -> None:
         return found
 
     assert alike(made) == alike(plain)
-
-
-def test_the_schema_has_the_types_of_the_values_and_of_the_configuration() -> None:
-    """`make readme` writes it."""
-    assert FILE.read_text() == schema()
 
 
 def test_every_object_has_the_names_and_labels_of_its_release() -> None:
