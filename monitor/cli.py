@@ -2,6 +2,8 @@
 
 import atexit
 import gc
+import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -29,6 +31,7 @@ _ALL = {
         ("notify", "", "Send a test message to one notifier and print its answer."),
         ("formats", "", "List the line formats that are built in, or print one's file."),
         ("export", "", "Write dashboards, rules, manifests and the configuration into a folder."),
+        ("completion", "", "Print the script that completes commands in a shell."),
         ("receive", "receiver", "Take logs that agents push over the network."),
         ("forward", "forward", "Follow logs and push their lines to a receiver elsewhere."),
     ),
@@ -42,6 +45,9 @@ COMMANDS = {
 }
 """Commands whose optional parts are installed."""
 _NAMES = [name for several in COMMANDS.values() for name in several]
+
+_EXIT_STATUS = "Exit status: 0 done, 1 failed while working, 2 wrong usage or configuration"
+_MORE_STATUS = {"advise": ", 3 the monitor does not know the run"}
 
 GARBAGE = (20_000, 20, 50)
 """Arguments of gc.set_threshold. At Python's default of 700, a third of the time went into collections: a run's state
@@ -61,13 +67,31 @@ class _Commands(click.Group):
             with formatter.section(group):
                 formatter.write_dl(list(several.items()))
 
+    def invoke(self, ctx: click.Context) -> None:
+        """Run the command. A file that is missing or may not be opened is one line, and status 1."""
+        try:
+            super().invoke(ctx)
+        except (OSError, click.FileError) as error:
+            name, why = (error.ui_filename, error.message) if isinstance(error, click.FileError) else (
+                error.filename, error.strerror
+            )  # fmt: skip
+            if name is None:
+                raise
+            from megatron_monitor.scalars import one_line
 
+            click.echo(one_line(f"{name}: {why}"), err=True)
+            sys.exit(1)
+
+
+@cache
 def command(name: str) -> click.Command:
     """Import and return the command of this name."""
     name = name.replace("-", "_")
     loaded = getattr(import_module(f"megatron_monitor.commands.{name}"), name)
     assert isinstance(loaded, click.Command)
     _keep_examples(loaded)
+    status = f"{_EXIT_STATUS}{_MORE_STATUS.get(name, '')}."
+    loaded.epilog = f"{loaded.epilog}\n\n{status}" if loaded.epilog else status
     return loaded
 
 

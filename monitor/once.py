@@ -76,11 +76,12 @@ def read_all(
         for message in messages:
             if isinstance(message, Unreadable):
                 problems.append(f"{message.source}: {message.message}")
+                core.unreadable[message.source] = message.message  # known: it is not logged as well
             core.handle(message, steady.now())
     core.flush(steady.now())
     core.tick(steady.now())
     if not core.sources and not problems:
-        problems.append("no file matches " + ", ".join(masked_path(watch.pattern) for watch in watches(config)))
+        problems += [f"{masked_path(watch.pattern)}: no file matches" for watch in watches(config)]
     for source in core.sources.values():
         run = core.runs.get(source.run)
         if run is None or not run.state.proven:

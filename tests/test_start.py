@@ -24,7 +24,9 @@ COMMANDS = {
     "run": ("run", "--once", "LOG"),
     "parse": ("parse", "LOG"),
     "replay": ("replay", "LOG"),
-    **{form: ("report", "--format", form, "LOG") for form in ("csv", "json", "markdown")},
+    "csv": ("report", "--format", "csv", "LOG"),
+    "json": ("report", "--json", "LOG"),
+    "markdown": ("report", "LOG"),
 }
 """One after the other in one process: what a command must not load, those before it must not either."""
 PROGRAM = """\

@@ -1,13 +1,12 @@
 """`advise`: ask the daemon that follows a run what a launcher should do with it."""
 
-import json
 import sys
 from typing import Any
 from urllib.parse import quote
 
 import click
 
-from megatron_monitor.commands.arguments import DURATION, fail
+from megatron_monitor.commands.arguments import DURATION, fail, json_option, print_json
 from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask
 from megatron_monitor.nodes.hostlist import HostlistError, compress
 from megatron_monitor.system.clock import SystemClock
@@ -27,10 +26,11 @@ _FIELDS = ("advice", "reason", "exclude", "since", "checkpoint", "same_cause_bef
     "fields",
     multiple=True,
     type=click.Choice(_FIELDS),
-    help="Print this field as text.",
+    help="Print only the value of this field.",
 )
-def advise(run: str, address: str, ended: bool, patience: float, fields: tuple[str, ...]) -> None:
-    r"""Ask what to do with RUN: wait, restart it, stop it, or none. Exit 3 if the monitor does not know the run.
+@json_option
+def advise(run: str, address: str, ended: bool, patience: float, fields: tuple[str, ...], as_json: bool) -> None:
+    r"""Ask what to do with RUN: wait, restart it, stop it, or none.
 
     The answer names the reason, the nodes to exclude, lines of the log, the checkpoint to resume from, and how often
     the same cause occurred before. The command only asks; it changes nothing.
@@ -48,9 +48,12 @@ def advise(run: str, address: str, ended: bool, patience: float, fields: tuple[s
             clock.sleep(_POLL_SECONDS)
     except DaemonError as error:
         fail(error)
-    click.echo(
-        "\n".join(_line(answer.get(name)) for name in fields) if fields else json.dumps(answer, ensure_ascii=False)
-    )
+    if as_json:
+        print_json(answer)
+    elif fields:
+        click.echo("\n".join(_line(answer.get(name)) for name in fields))
+    else:
+        click.echo("\n".join(f"{name}: {text}" for name in _FIELDS if (text := _line(answer.get(name)))))
     sys.exit(0 if "exclude" in answer else _EXIT_UNKNOWN_RUN)
 
 

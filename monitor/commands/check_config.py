@@ -12,7 +12,7 @@ from megatron_monitor.config import ConfigError, load
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @set_option
 def check_config(file: Path, overrides: tuple[str, ...]) -> None:
-    """Check FILE: print every error with its path in the file. Exit 0 if there is none, else 2.
+    """Check FILE: print every error with its path in the file.
 
     The TLS certificates are loaded, too.
     """

@@ -50,13 +50,10 @@ def export(directory: Path, grafana: str, runbook: str, force: bool) -> None:
     if differing and not force:
         warn(*(f"{path}: differs from the package's" for path in differing))
         fail("nothing written; --force overwrites these files")
-    try:
-        for path, data in assets.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-            path.chmod(0o755 if data.startswith(b"#!") else 0o644)
-    except OSError as error:
-        fail(f"{error.filename}: {error.strerror}")
+    for path, data in assets.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        path.chmod(0o755 if data.startswith(b"#!") else 0o644)
     click.echo(f"{len(assets)} files written to {directory}")
 
 

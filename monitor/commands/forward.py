@@ -56,7 +56,10 @@ def forward(
         fail("--user and --password-file: give both or neither", code=2)
     if user is not None and token_file is not None:
         fail("--user and --token-file: give only one", code=2)
-    target = _target(to, user or "", password_file or token_file)
+    secret_file = password_file or token_file
+    if secret_file is not None:
+        secret_file.read_bytes()  # it is read again for each push; if it is missing now, it is misspelt
+    target = _target(to, user or "", secret_file)
     found = [STDIN if path == "-" else absolute(path) for path in paths]
     state = state or _state_of([target.url, *found])
     start_logging(default_config())

@@ -30,20 +30,21 @@ from megatron_monitor.scalars import one_line
 def parse(paths: tuple[str, ...], as_json: bool, given: ConfigOptions) -> None:
     """Print the events of PATH (files, directories, globs; - is standard input) in order, repeats included."""
     config = given.configured(paths)
-    failed = False
+    failed = found = False
     for path in files_of(paths):
         try:
             with open_log(path) as stream:
                 line = _json_lines(path, run_of(path, config)) if as_json else partial(_text_line, one_line(path))
                 for entries in chunks_of(stream, full_reader(own_rules(config))):
                     sys.stdout.write("".join(map(line, entries)))
+            found = True
         except BrokenPipeError:
             sys.stderr.close()  # no error at exit: the reader of the pipe has gone
             sys.exit(0)
         except OSError as error:
             warn_of_file(f"{path}: {error.strerror or error}")
             failed = True
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if failed or not found else 0)
 
 
 def _json_lines(path: str, run: str) -> Callable[[LogEvent], str]:

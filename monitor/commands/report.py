@@ -8,21 +8,31 @@ from typing import TextIO
 import click
 
 from megatron_monitor.archive import Read, read_archive, read_task, tasks_of
-from megatron_monitor.commands.arguments import POSITIVE, ConfigOptions, count, spooled, warn, with_config
+from megatron_monitor.commands.arguments import (
+    POSITIVE,
+    ConfigOptions,
+    count,
+    json_option,
+    spooled,
+    warn,
+    with_config,
+)
 from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
 from megatron_monitor.parsers.redaction import masked_path
-from megatron_monitor.reports.benchmark import SORTS, Benchmark, as_csv, as_json, as_markdown, benchmark, table
+from megatron_monitor.reports.benchmark import SORTS, Benchmark, as_csv, as_markdown, benchmark, table
+from megatron_monitor.reports.benchmark import as_json as json_of
 from megatron_monitor.reports.rows import Options, Row
 from megatron_monitor.scalars import one_line
 
-_FORMATS: dict[str, Callable[[Benchmark], str]] = {"markdown": as_markdown, "csv": as_csv, "json": as_json}
+_FORMATS: dict[str, Callable[[Benchmark], str]] = {"markdown": as_markdown, "csv": as_csv}
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="markdown", show_default=True,
               help="Format of the table.")  # fmt: skip
+@json_option
 @click.option("-o", "--output", type=click.File("w", "utf-8"), help="File; standard output if none.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="seconds", show_default=True, help="Best first.")
 @click.option("--baseline", metavar="RUN", help="Show each run's difference and scaling efficiency to this one.")
@@ -31,8 +41,8 @@ _FORMATS: dict[str, Callable[[Benchmark], str]] = {"markdown": as_markdown, "csv
 @click.option("--workers", type=POSITIVE, help="Processes that read; default: one a core for large archives.")
 @with_config
 def report(
-    paths: tuple[str, ...], form: str, output: TextIO | None, sort: str, baseline: str | None, iterations: int | None,
-    tokens: int | None, workers: int | None, given: ConfigOptions,
+    paths: tuple[str, ...], form: str, as_json: bool, output: TextIO | None, sort: str, baseline: str | None,
+    iterations: int | None, tokens: int | None, workers: int | None, given: ConfigOptions,
 ) -> None:  # fmt: skip
     r"""Make the benchmark table of PATH: one row a run, medians over steady iterations.
 
@@ -52,13 +62,14 @@ def report(
         found = benchmark(rows, sort, baseline)
     except LookupError as error:
         raise click.BadParameter(str(error.args[0]), param_hint="--baseline") from error
-    if form == "markdown" and output is None and sys.stdout.isatty():
+    write = json_of if as_json else _FORMATS[form]
+    if write is as_markdown and output is None and sys.stdout.isatty():
         show_on_terminal(found)
     elif output is None:
-        result = _FORMATS[form](found)
+        result = write(found)
         click.echo(result, nl=not result.endswith("\n"))
     else:
-        output.write(_FORMATS[form](found))
+        output.write(write(found))
     sys.exit(0 if rows else 1)
 
 
@@ -67,7 +78,7 @@ def _rows(config: Config, read: Read, workers: int | None) -> list[Row]:
     tasks, rows = tasks_of(config), list[Row]()
     if not tasks:
         patterns = (masked_path(pattern) for watch in config.runs for pattern in watch.paths)
-        warn("no file matches " + ", ".join(patterns))
+        warn(*(f"{pattern}: no file matches" for pattern in patterns))
     for reading in tracked(read_archive(tasks, read, workers), len(tasks)):
         rows += reading.rows
         warn(*reading.problems)

@@ -50,7 +50,8 @@ def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once
     config = given.configured(paths, name)
     if config.empty or (once and not config.runs):
         fail("nothing to follow: give a PATH, or set `runs` in the configuration (see config.yaml)", code=2)
-    start_logging(config)
+    if not once:  # which prints its problems
+        start_logging(config)
     if config.formats:
         from megatron_monitor.parsers.samples import claims
 

@@ -70,10 +70,10 @@ def _text(path: Path) -> str:
     try:
         from_shell = str(path).startswith(("/dev/fd/", "/dev/stdin"))  # --config <(...)
         if path.exists() and not (from_shell or path.is_file() or path.is_dir()):  # a pipe blocks, a device is endless
-            raise ConfigError([ConfigProblem("", "cannot be read: it is not a regular file")], str(path))
+            raise ConfigError([ConfigProblem("", "not a regular file")], str(path))
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         problem = ConfigProblem("", f"not UTF-8 text, from byte {error.start}")
     except OSError as error:
-        problem = ConfigProblem("", f"cannot be read: {error.strerror or error}")
+        problem = ConfigProblem("", error.strerror or str(error))
     raise ConfigError([problem], str(path))

@@ -71,7 +71,7 @@ def _read(file: Path) -> bytes:
         with file.open("rb") as stream:
             data = stream.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise FormatError(f"{file}: cannot be read: {error.strerror or error}") from error
+        raise FormatError(f"{file}: {error.strerror or error}") from error
     if len(data) > _MAX_BYTES:
         raise FormatError(f"{file}: is longer than {_MAX_BYTES // 1024} KiB")
     return data

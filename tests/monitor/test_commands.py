@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from megatron_monitor.cli import main
 from megatron_monitor.config import load
@@ -54,7 +55,7 @@ def test_check_config_waits_for_no_pipe(tmp_path: Path) -> None:
     """What is no file, or has no end, is refused; a pipe that a shell hands over is read."""
     os.mkfifo(tmp_path / "fifo")
     for path in (str(tmp_path / "fifo"), "/dev/zero"):
-        assert "it is not a regular file" in invoke("check-config", path, code=2).stderr
+        assert "not a regular file" in invoke("check-config", path, code=2).stderr
     read, write = os.pipe()
     os.write(write, b"run_retention: 2h\n")
     os.close(write)
@@ -91,7 +92,7 @@ def test_a_single_reading_leaves_no_run_out(tmp_path: Path) -> None:
     page = invoke("run", "--once", *few)
     assert len(re.findall(r"^megatron_iteration\{", page.stdout, re.MULTILINE)) == 6
     assert "no training line" not in page.stderr
-    report = invoke("report", "--format", "json", *few)
+    report = invoke("report", "--json", *few)
     assert {f"r{number}" for number in range(6)} <= set(re.findall(r"r\d", report.stdout))
 
 
@@ -140,6 +141,43 @@ def test_run_once_of_a_missing_file_fails(tmp_path: Path) -> None:
         invoke("run", "--once", *paths, code=1)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run --once", "run --config", "replay", "parse", "top", "report", "check-config", "simulate -o",
+        f"report {__file__} -o",
+        "forward x.log --to http://127.0.0.1:9 --token-file",
+    ],
+)  # fmt: skip
+def test_a_missing_file_is_named_in_one_way(words: str, tmp_path: Path) -> None:
+    """Also one that a command should write, or whose directory is missing."""
+    missing = tmp_path / "none" / "x"
+    result = invoke(*words.split(), missing, code=None)
+    assert result.exit_code in (1, 2)
+    assert f"{missing}: No such file or directory" in result.stderr.splitlines()
+    assert result.stderr.count("No such file") == 1
+
+
+@pytest.mark.parametrize("words", ["run --once", "replay", "parse", "top", "report"])
+def test_a_pattern_without_a_file_is_named_in_one_way(words: str, tmp_path: Path) -> None:
+    """And the command fails."""
+    assert invoke(*words.split(), tmp_path / "*.log", code=1).stderr.startswith(f"{tmp_path}/*.log: no file matches\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_of_the_shell(shell: str) -> None:
+    """It asks the program by the variable that click reads."""
+    assert f"_MEGATRON_MONITOR_COMPLETE={shell}_complete" in invoke("completion", shell).stdout
+    word = "rep" if shell == "fish" else "1"
+    asked = {
+        "_MEGATRON_MONITOR_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": "megatron-monitor rep",
+        "COMP_CWORD": word,
+    }
+    done = CliRunner().invoke(main, [], prog_name="megatron-monitor", env=asked)
+    assert [word for word in ("replay", "report", "run") if word in done.stdout] == ["replay", "report"]
+
+
 def test_simulate_writes_a_log(tmp_path: Path) -> None:
     """A fault by name, half way or at an iteration; an unknown one is wrong usage."""
     log = tmp_path / "x.log"
@@ -164,6 +202,7 @@ def test_help_keeps_its_examples_on_their_lines() -> None:
         text = invoke(*command, "--help").stdout
         assert len(text) > 150
         assert "\\b" not in text, command
+        assert not command or "Exit status: 0 done, 1 failed" in " ".join(text.split())
         if "Example" in text:
             assert re.search(r"^ +megatron-monitor .*$", text, re.MULTILINE), command
 
@@ -215,11 +254,3 @@ def test_standard_input(tmp_path: Path) -> None:
         writer.start()
         assert shown in invoke(*command, fifo).stdout
         writer.join()
-
-
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """One line and exit status 1."""
-    (tmp_path / "a.log").write_text(LINE + "\n")
-    for command in (["simulate"], ["report", str(tmp_path)]):
-        done = invoke(*command, "-o", "/proc/no/x", code=1)
-        assert "Could not open file '/proc/no/x': No such file or directory" in done.stderr

@@ -27,7 +27,7 @@ def test_a_finished_log_has_one_goodput(tmp_path: Path) -> None:
     page = command("run", "--once", log).stdout
     shown = next(row for row in page.splitlines() if row.startswith("megatron_goodput_ratio{"))
     (summary,) = [row["summary"] for row in _rows(command("replay", "--json", log).stdout) if row.keys() == {"summary"}]
-    (row,) = json.loads(command("report", "--format", "json", log).stdout)["rows"]
+    (row,) = json.loads(command("report", "--json", log).stdout)["rows"]
     goodput = float(shown.split()[1])
     assert 0.5 < goodput < 0.8  # start-up, two minutes until the restart, saves and four iterations
     assert summary["goodput"] == pytest.approx(goodput, rel=1e-5)
@@ -44,7 +44,7 @@ def test_a_log_without_times_has_none(tmp_path: Path) -> None:
     log.write_bytes(b"".join(map(line, range(1, 40))))
     os.utime(log, (NOW, NOW))
     assert "megatron_goodput_ratio{" not in command("run", "--once", log).stdout
-    (row,) = json.loads(command("report", "--format", "json", log).stdout)["rows"]
+    (row,) = json.loads(command("report", "--json", log).stdout)["rows"]
     assert "goodput" not in row
 
 

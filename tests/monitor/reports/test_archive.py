@@ -57,7 +57,7 @@ def test_files_of_one_run_or_one_inode_are_read_together(tmp_path: Path, monkeyp
     log(tmp_path / "a/main_log.txt", 9)
     (tmp_path / "b").mkdir()
     os.link(tmp_path / "a/main_log.txt", tmp_path / "b/main_log.txt")
-    rows = json.loads(command("report", tmp_path, "--format", "json").stdout)["rows"]
+    rows = json.loads(command("report", tmp_path, "--json").stdout)["rows"]
     assert [(row["run"], row["iterations"]) for row in rows] == [("a/main_log", 9)]
 
 
@@ -65,7 +65,7 @@ def test_several_processes_read_what_one_reads(archive: Path) -> None:
     """And in the same order."""
     one, two = (
         subprocess.run(
-            [sys.executable, "-m", "megatron_monitor", "report", archive, "--format", "json", "--workers", workers],
+            [sys.executable, "-m", "megatron_monitor", "report", archive, "--json", "--workers", workers],
             capture_output=True, check=True, text=True,
         ).stdout
         for workers in ("1", "2")

@@ -30,8 +30,8 @@ def _text(case: dict[str, Any]) -> str:
 
 
 def row_of(*paths: Path) -> dict[str, Any]:
-    """The only row of `report --format json`."""
-    (row,) = json.loads(command("report", "--format", "json", *paths).stdout)["rows"]
+    """The only row of `report --json`."""
+    (row,) = json.loads(command("report", "--json", *paths).stdout)["rows"]
     return dict(row)
 
 

@@ -56,13 +56,13 @@ def rows_with(*verdicts: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """`report --format json` over one simulated log a row."""
+    """`report --json` over one simulated log a row."""
     folder = tmp_path_factory.mktemp("seeds")
     faults = {"OOM": "crash_oom", "fail": "crash_python", "hang": "crash_nccl"}
     for name, row in ROWS.items():
         kind = faults.get(row["outcome"]) if row["verdict"] == "unmeasured" else None
         log_of(folder / f"{name}.log", scenario_of(row, faults=(Fault(kind, 1),) if kind else ()))
-    result = command("report", folder, "--format", "json")
+    result = command("report", folder, "--json")
     document: dict[str, Any] = json.loads(result.stdout)
     return document
 
