@@ -330,12 +330,11 @@ def _on_guess(state: RunState, event: events.StepInferred, _context: EventContex
     before and the line is not a repetition. A status line repeats the last loss; ranks that print it in turn repeat
     their lines. Remaining risk: more than 64 such ranks, or ranks that also count seconds.
     """
-    attempt, context = state.attempt, (str(event.counts), str(event.losses))
-    if attempt.step_source is not None or state.progress_at is None or context in attempt.inferred:
+    attempt, last = state.attempt, state.attempt.inferred[-1:]
+    if attempt.step_source is not None or state.progress_at is None:
         return False  # without a set-up before, no progress is expected: such a log may end silently
-    moved = bool(attempt.inferred) and context[1] != attempt.inferred[-1][1]
-    attempt.inferred = [*attempt.inferred[-_GUESSES + 1 :], context]
-    return moved
+    losses = str(event.losses)
+    return attempt.is_new((str(event.counts), losses)) and bool(last) and losses != last[0][1]
 
 
 def _on_document(state: RunState, _event: events.DocumentSeen, _context: EventContext) -> bool:

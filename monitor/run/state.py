@@ -47,6 +47,8 @@ from megatron_monitor.run.steps.pace import Histogram, Pace
 from megatron_monitor.run.steps.sources import EngineState, StepSource, TrainerState
 from megatron_monitor.run.steps.timing import StepTimer
 
+_REPORTS = 64  # reports without a step: as many ranks may repeat their last line in turn
+
 
 @dataclass(slots=True)
 class Attempt:
@@ -82,7 +84,7 @@ class Attempt:
     """Iteration of the loaded checkpoint."""
 
     inferred: list[tuple[str, str]] = field(default_factory=list)
-    """(numbers, losses) of the last lines that look like steps and match no format."""
+    """(numbers, losses) of the last reports whose step is unknown."""
     step_source: StepSource | None = None
     """The kind of lines that count iterations (steps/sources.py)."""
     counts_steps: bool = False
@@ -176,6 +178,13 @@ class Attempt:
     """The conclusion from the evidence, recomputed at each change (ending.py)."""
     counted: bool = False
     """True: its failure is in the run's total."""
+
+    def is_new(self, report: tuple[str, str]) -> bool:
+        """Record a report whose step is unknown. Return False for a copy."""
+        if report in self.inferred:
+            return False
+        self.inferred = [*self.inferred[1 - _REPORTS :], report]
+        return True
 
     def forget(self) -> None:
         """Drop the evidence: the attempt did not end."""

@@ -183,9 +183,9 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, context: EventContex
     if attempt.last_iteration is None:
         _count_drawn(state, trainer.drawings.get(trainer.total or 0, []), context)
     trainer.drawings.clear()
-    step = event.step if event.step is not None else _step_of(attempt, event.epoch)
+    step = event.step if event.step is not None else _step_of(attempt, event.epoch) or _report_of(attempt, event)
     attempt.format = HF_TRAINER.name
-    if step is None:  # neither bar nor heading: the loop continues at an unknown step
+    if step is None:  # the loop continues at an unknown step
         end_save(state)
         return attempt.phase in ENDED or "training"
     if step <= (attempt.last_iteration or 0):
@@ -219,3 +219,13 @@ def _step_of(attempt: Attempt, epoch: float | None) -> int | None:
     if epoch is None or not trainer.epochs or trainer.total is None:
         return None
     return round(epoch / trainer.epochs * trainer.total)
+
+
+def _report_of(attempt: Attempt, event: TrainerLogged) -> int | None:
+    """Return the number of a report if nothing shows its step: each counts as one step, a copy as none. Bars and
+    numbers that come later are at least as far.
+    """
+    report = (str(event.epoch), f"{event.loss} {event.grad_norm} {event.learning_rate}")
+    if attempt.trainer.bar is not None or attempt.trainer.total is not None or not attempt.is_new(report):
+        return None
+    return (attempt.last_iteration or 0) + 1

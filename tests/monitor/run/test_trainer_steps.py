@@ -267,9 +267,22 @@ def test_the_bar_of_a_checkpoints_files_is_a_save_and_no_training() -> None:
     shards += "\rWriting model shards: 100%|##########| 1/1 [00:00<00:00,  7.37it/s]\n"
     lines += [(101.0, shards), (141.0, "{'eval_loss': '4.4', 'eval_runtime': '40.0', 'epoch': '0.2'}\n")]
     played = play(sorted(lines), after=5400.0)
-    assert (played.state.iterations_total, played.state.attempt.train_iterations) == (0, None)
+    assert (played.state.iterations_total, played.state.attempt.train_iterations) == (40, None)
     assert played.state.learned.checkpoints.saves == 1
     assert played.firing("hang").time - 200.0 < 300.0
+
+
+def test_reports_without_a_step_count_one_by_one() -> None:
+    """A copy counts as none. Their pace is known; a bar that comes later continues the count."""
+    stamps = [f"2026-04-02 14:{i:02d}:00" for i in range(40)]
+    logger = [(60.0 * i, f"DLL {stamp}.000007 - loss : {3 - i / 100}  lr : 1e-05 \n") for i, stamp in enumerate(stamps)]
+    played = play([(at, line * 2) for at, line in logger], 300.0)
+    assert (played.state.iterations_total, played.state.attempt.pure_seconds) == (40, pytest.approx(60.0))
+    assert played.kinds() == {"hang"}
+    played = play([(at, line * 2) for at, line in dicts(10, 400)])
+    assert played.state.iterations_total == 40
+    played = play([*dicts(10, 400), (2401.0, "\n"), *bars(400, 6.0, 2402.0)])
+    assert played.state.iterations_total == 400
 
 
 def test_a_launch_without_a_heading_begins_behind_the_crash_of_the_one_before() -> None:
