@@ -5,13 +5,10 @@ from msgspec import Struct, field
 from megatron_monitor.breakdown.account import TimerLine
 from megatron_monitor.breakdown.attribution import Attribution, attribute
 from megatron_monitor.breakdown.profile import OUTSIDE, Profile, profile
-from megatron_monitor.statistics.median import median
 
 _LINES = 48  # remembered lines: 32 before a shift, and at most 16 until it is detected
 _BEFORE = 32
 _DURING = 32  # lines after which the cause is final
-_LOOKS = frozenset({3, 4, 5, 7, 10, 16, _DURING})  # lines of a slowdown at which its cause is determined again
-_SLOW = 3  # last lines at detection, which certainly belong to the slowdown
 _LEARN = 16  # lines of the first profile of an attempt
 
 
@@ -70,9 +67,7 @@ class TimerWindow(Struct):
         last = self.during[-1].iteration if self.during else self.onset - 1
         known = len(self.during)
         self.during += [line for line in source if line.iteration > last][: _DURING - known]
-        if not known:
-            _leave_out(self.during, self.before.seconds)
-        if len(self.during) == known or (known and len(self.during) not in _LOOKS):
+        if len(self.during) == known:
             return False
         during = profile(self.during)
         if during is None:
@@ -80,13 +75,3 @@ class TimerWindow(Struct):
         reported = self.found
         self.found = attribute(self.before, during, stages)
         return reported is None or (reported.cause, reported.scope) != (self.found.cause, self.found.scope)
-
-
-def _leave_out(lines: list[TimerLine], before: float) -> None:
-    """Remove the lines that still took as long as `before`: the onset is an estimate, in noise a few lines early."""
-    last = [line.seconds for line in lines[-_SLOW:] if line.seconds is not None]
-    if not last:
-        return
-    middle = (before + median(last)) / 2
-    while len(lines) > _SLOW and (lines[0].seconds or 0.0) < middle:
-        del lines[0]
