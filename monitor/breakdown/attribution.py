@@ -26,7 +26,6 @@ _REST = 0.35  # share of the added time below which a category is not the cause
 _MOST = 1.6  # multiple of the added time above which the growth of parts is inconsistent
 _SURE = 3.0  # standard errors of a median that a growth must exceed
 _LINES = 3  # lines on each side: fewer prove nothing
-_FEW = 8
 _MEDIAN = 1.2533  # standard error of a median over that of a mean, for a normal series
 _COVERED = 0.5  # share of the iteration's time that timers must measure before their absence proves anything
 _OWN = ("data", "compute", "optimizer")
@@ -91,8 +90,6 @@ def _decide(out: Attribution, by_part: dict[str, Growth], before: Profile, durin
     single = [g for g in work if g.low < _REST * added and g.part not in (WHOLE, OUTSIDE)]
     waiting = by_part.get("communication", _NONE)
     waits = waiting.low >= _REST * added
-    if during.across == "maximum" and waits and len(everywhere) == 1:  # the others wait for the one with the maximum
-        everywhere, single = [], everywhere
     if everywhere:
         if len(everywhere) == 1 and not waits:  # otherwise the parts do not add up
             _found(out, everywhere[0], before, during)
@@ -153,9 +150,8 @@ def _growth(part: str, before: Profile, during: Profile) -> Growth:
 
 
 def _error(old: RankSpan, before: int, new: RankSpan, during: int) -> float:
-    """Return the standard error of the difference of two medians. A few lines do not show their spread."""
-    spread = new.spread if during >= _FEW else max(old.spread, new.spread / 2)
-    return _MEDIAN * math.sqrt(old.spread**2 / before + spread**2 / during)
+    """Return the standard error of the difference of two medians."""
+    return _MEDIAN * math.sqrt(old.spread**2 / before + new.spread**2 / during)
 
 
 def _explains(seconds: float, added: float, growth: Growth) -> bool:

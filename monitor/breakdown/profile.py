@@ -89,9 +89,6 @@ def critical(timed: TimerLine) -> dict[str, float]:
     parts = _categories(timed, lambda key, low, high: low if key == "communication" else high)
     if timed.seconds is not None:
         parts[UNTIMED] = max(0.0, timed.seconds - sum(parts.values()))
-    for name in BETWEEN_STEPS & timed.timers.keys():
-        category = timer(name).category
-        parts[category] = parts.get(category, 0.0) + timed.timers[name][1]
     return parts
 
 
