@@ -13,7 +13,7 @@ _ZONE_STEP = 1800.0  # zones differ by whole and half hours
 _MAX_ZONES = 14 * _HOUR  # the most by which zones differ
 _NEAR = 120.0  # seconds from a whole hour within which a scheduler's first stamp is read as another zone
 _MAX_SILENCE = 30 * 86400.0  # the longest silence over which a stamp without a year is dated
-_CONFIRMED = 20  # stamps in a row after which the offset before them is forgotten
+_CONFIRMED = 20  # stamps in a row after which a clock is steady
 
 _Clock = tuple[str | None, bool, bool]
 
@@ -35,8 +35,6 @@ class StampScale:
     """The last stamp jumped ahead soon after another had gone back. The file may hold two logs."""
     _offsets: dict[_Clock, list[float]] = field(default_factory=dict)
     """Clock -> seconds to be added to its stamps, the offset used last first."""
-    _used: dict[_Clock, int] = field(default_factory=dict)
-    """Clock -> stamps in a row with the present offset."""
     _steady: int = _CONFIRMED
     """Stamps since a clock last went back, `_CONFIRMED` at most."""
 
@@ -74,19 +72,9 @@ class StampScale:
             self._steady = 0
         self._steady = min(self._steady + 1, _CONFIRMED)
         self.unsure = self._steady < _CONFIRMED and raw + best > now + _HOUR
-        self._use(key, best)
-        return max(now, raw + best)
-
-    def _use(self, key: _Clock, best: float) -> None:
-        """Make `best` the present offset of a clock. The others are forgotten after `_CONFIRMED` stamps."""
-        offsets = self._offsets[key]
         if best != offsets[0]:
             self._offsets[key] = [best, *(offset for offset in offsets if offset != best)][:4]
-            self._used[key] = 0
-        elif len(offsets) > 1:
-            self._used[key] = self._used.get(key, 0) + 1
-            if self._used[key] >= _CONFIRMED:
-                del offsets[1:]
+        return max(now, raw + best)
 
     def _first_offset(self, key: _Clock, event: Event, raw: float, printed: float) -> float:
         """Return the offset of a new clock: that of the other clock which makes the least silence."""
