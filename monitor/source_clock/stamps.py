@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from megatron_monitor.parsers.events import Event, FailureSeen
 from megatron_monitor.run.log_clock import log_clock, yearless
-from megatron_monitor.source_clock.steps import ENDS, StepCounter, seconds_of
+from megatron_monitor.source_clock.steps import StepCounter, seconds_of
 
 SKEW = 60.0
 """Seconds by which the clocks of ranks and nodes may differ without being read as another clock."""
@@ -65,8 +65,6 @@ class StampScale:
         best: float | None = offsets[0]
         if len(offsets) > 1 or raw + offsets[0] < now - SKEW:
             best = min((offset for offset in offsets if raw + offset >= now - SKEW), default=None)
-        if best is None and type(event) in ENDS:
-            return now  # torchrun prints after a teardown of minutes when the first process failed
         if best is None:
             best = self._gone_back(event, raw + offsets[0]) + offsets[0]
             self._steady = 0
