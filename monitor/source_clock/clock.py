@@ -154,8 +154,8 @@ class SourceClock:
         self.scale = StampScale(written, latest, self.steps)
         self.first_seconds = 0.0
         """Seconds of an attempt's first step, which a later line reports."""
-        self._carried = 0
-        """Lines of unknown time that were returned before a stamp came."""
+        self._carried = False
+        """Lines of unknown time were returned before a stamp came."""
 
     def place(
         self, waiting: list[LogEvent], dated: LogEvent | None, source: str, raw: float | None = None
@@ -176,7 +176,7 @@ class SourceClock:
             found = list(self._backward(waiting, spans, at, source))
         else:
             found = list(self._between(waiting, spans, begin, at, dated, source))
-        carried, self._carried = self._carried, 0
+        carried, self._carried = self._carried, False
         loose = any(span.open for span in spans)
         unknown = scale.unsure or (carried and not loose)
         found.append(self._dated(dated, at, source, "unknown" if unknown else "plausible" if loose else "proved"))
@@ -204,7 +204,7 @@ class SourceClock:
             at, spans[index] = first.seconds, first._replace(seconds=0.0)
         for entry, span in zip(waiting, spans, strict=True):
             at += span.seconds
-            self._carried += span.open
+            self._carried = self._carried or span.open
             yield TimedEvent.of(at, entry, source, "plausible" if span.open else "proved", False, span.duration)
         self.scale.now = at
 
@@ -226,9 +226,6 @@ class SourceClock:
     ) -> Iterator[TimedEvent]:
         """Place events between two stamps: by the seconds they report, and open ones in the time that is left."""
         at, slack = begin, self._slack(spans, end - begin, dated.event)
-        if self._carried:
-            share = slack * self._carried / (self._carried + sum(span.open for span in spans))
-            at, slack = begin + share, slack - share
         shares = shares_of(spans, slack)
         # a job's `.err` counts no steps: its ends come last
         ends = (
@@ -236,15 +233,13 @@ class SourceClock:
         )
         if slack > 0 and ends and not any(shares):
             shares[ends[0]] = slack
-        jumped = at > begin
         for index, (entry, span, share) in enumerate(zip(waiting, spans, shares, strict=True)):
             at = min(at + span.seconds + share, end)
             proof: Proof = "plausible" if span.open and not span.attempt else "proved"
-            if jumped or span.after_end:
+            if span.after_end:
                 proof = "unknown"
             elif index in ends:
                 proof = "no_steps"
-            jumped = False
             yield TimedEvent.of(at, entry, source, proof, False, span.duration)
 
     def _slack(self, spans: list[UndatedSpan], passed: float, dated: Event) -> float:
