@@ -9,7 +9,6 @@ from megatron_monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
 from megatron_monitor.source_clock.stamps import StampScale
 from megatron_monitor.source_clock.steps import ENDS, OF_ATTEMPTS, StepCounter, number_of, seconds_of
 
-_MAX_SETUP = 1800.0  # seconds from an attempt's first line to its first dated one (hang.starting)
 _BEGINNINGS: frozenset[type[Event]] = frozenset({events.CheckpointSaveStarted, events.CheckpointLoadStarted})
 _OPEN: frozenset[type[Event]] = ((SETUP | EVALUATION | SAVE) - {events.MemoryReported}) - STEP
 """Progress at an unknown time, unless the line reports it."""
@@ -108,15 +107,10 @@ def shares_of(spans: list[UndatedSpan], slack: float) -> list[float]:
     shares = [0.0] * len(spans)
     if slack <= 0:
         return shares
-    free = [index for index, span in enumerate(spans) if span.after_end]  # between two attempts any time may pass
-    if not free:
-        start = next((index for index, span in enumerate(spans) if span.attempt), None)
-        if start is not None:  # the attempt before ended in silence
-            shares[start] = max(0.0, slack - _MAX_SETUP)
-            slack -= shares[start]
-        begin = 0 if start is None else start + 1
-        free = [index for index in range(begin, len(spans)) if spans[index].open]
-        free = [index for index in free if not spans[index].begins] or free
+    # between two attempts any time may pass; what begins a save takes no time itself
+    after_end = [index for index, span in enumerate(spans) if span.after_end]
+    open_ones = [index for index, span in enumerate(spans) if span.open]
+    free = after_end or [index for index in open_ones if not spans[index].begins] or open_ones
     for index in free:
         shares[index] = slack / len(free)
     return shares
