@@ -12,7 +12,6 @@ from megatron_monitor.run.records import EventContext, plus
 from megatron_monitor.run.restarts import add_seconds, first_of_attempt
 from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from megatron_monitor.run.state import Attempt, RunState
-from megatron_monitor.run.steps.pace import likely_interval
 from megatron_monitor.run.steps.timing import net_time
 
 _MAX_EPOCHS, _MIN_STEPS = 10, 500  # a training with whole epochs has few epochs of many steps
@@ -99,9 +98,7 @@ def _interval(state: RunState, iteration: int) -> int:
     if printed is not None and printed > _MAX_PRINTED_INTERVAL:
         printed = None
     if last is None:
-        # the first dict comes after an interval
-        by_dict = attempt.step_source == "trainer" and attempt.trainer.bar is None
-        every = printed or state.learned.log_interval or (likely_interval(iteration) if by_dict else 1)
+        every = printed or state.learned.log_interval or 1
         done = iteration - attempt.loaded if attempt.loaded is not None else 0
         if 0 < done <= (every if every > 1 else LONGEST_INTERVAL):
             return done  # the attempt went on from the checkpoint that it loaded
