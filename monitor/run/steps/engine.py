@@ -91,8 +91,6 @@ def _note_gap(
             note_complete(state, number if iteration is None else iteration)
     elif number != gap.iteration:
         return
-    elif gap.moment is None:
-        gap.moment = clock  # only the other line of the step has a stamp
     timed = event.seconds_per_step or (event.samples_per_second and state.attempt.latest.seconds_per_iteration)
     if timed and gap.step is not None and not engine.rates_of_loop:
         gap.outside = gap.step - timed, gap.step
