@@ -25,7 +25,7 @@ _ENDS_KEPT = 50
 _SETUP_KEPT = 4096
 _SET_UP = (
     "arguments", "topology", "environment", "software", "parameters_by_rank", "train_iterations",
-    "counts_steps", "trainer",
+    "trainer",
 )  # fmt: skip
 """Fields of an attempt that are its set-up."""
 _TOTALS = (

@@ -87,8 +87,6 @@ class Attempt:
     """(numbers, losses) of the last reports whose step is unknown."""
     step_source: StepSource | None = None
     """The kind of lines that count iterations (steps/sources.py)."""
-    counts_steps: bool = False
-    """True: a number of the loop's line that might count samples counts steps."""
     trainer: TrainerState = field(default_factory=TrainerState)
     engine: EngineState = field(default_factory=EngineState)
     format: str | None = None

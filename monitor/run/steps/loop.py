@@ -56,8 +56,7 @@ def _in_iterations(attempt: Attempt, event: IterationLogged) -> IterationLogged:
     if event.in_tokens:
         tokens = (batch or 0) * (attempt.topology.sequence_length or 1)
         return structs.replace(event, iteration=event.iteration // tokens) if tokens else event
-    if not batch or attempt.counts_steps or event.iteration % batch:
-        attempt.counts_steps = bool(batch)
+    if not batch or event.iteration % batch:
         return event
     return structs.replace(event, iteration=event.iteration // batch, consumed_samples=event.iteration)
 
