@@ -9,13 +9,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, RuleSettings
-from megatron_monitor.parsers.events import (
-    ArgumentsDumped,
-    BatchSizeRampupPlanned,
-    Event,
-    ModelSettingLogged,
-    TopologyLogged,
-)
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.events import Event
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
@@ -26,7 +21,7 @@ class Configuration(Rule):
     """What is wrong with the ramp-up, and since when it is known."""
 
     name = "configuration"
-    listens = (ArgumentsDumped, TopologyLogged, ModelSettingLogged, BatchSizeRampupPlanned)
+    listens = (events.ArgumentsDumped, events.TopologyLogged, events.ModelSettingLogged, events.BatchSizeRampupPlanned)
 
     found: Finding | None = None
     since: float = 0.0

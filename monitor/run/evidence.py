@@ -11,16 +11,8 @@ from typing import Any
 
 from msgspec.structs import fields, replace
 
-from megatron_monitor.parsers.events import (
-    Event,
-    FailureSeen,
-    ProcessExited,
-    ProcessTerminated,
-    ProgramExited,
-    TracebackSeen,
-    TrainerSummary,
-    WatchdogTimedOut,
-)
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.events import Event
 from megatron_monitor.run.attempts import LAUNCHER, is_written_before
 from megatron_monitor.run.ending import MOMENT, Evidence, ending, strength
 from megatron_monitor.run.nodes import freeze_node_list, note_collective, note_tasks
@@ -36,7 +28,7 @@ _WHAT = attrgetter(*(each.name for each in fields(Evidence) if each.name not in 
 """The facts of a piece of evidence without its texts: equal facts are kept once."""
 
 
-def _of_failure(event: FailureSeen, at: float, text: str, after: int) -> Iterator[Evidence]:
+def _of_failure(event: events.FailureSeen, at: float, text: str, after: int) -> Iterator[Evidence]:
     cancelled = event.notice in ("job_cancelled", "step_cancelled")
     yield Evidence(
         "failure", at, event.failure, event.message, text, event.fatal, event.consequence, event.rank,
@@ -47,7 +39,7 @@ def _of_failure(event: FailureSeen, at: float, text: str, after: int) -> Iterato
     )  # fmt: skip
 
 
-def _of_watchdog(event: WatchdogTimedOut, at: float, text: str, after: int) -> Iterator[Evidence]:
+def _of_watchdog(event: events.WatchdogTimedOut, at: float, text: str, after: int) -> Iterator[Evidence]:
     """Yield the evidence of a NCCL watchdog time-out: a collective hung."""
     waited = f" after {event.waited_seconds:.0f} s" if event.waited_seconds else ""
     message = f"NCCL watchdog: {event.operation or 'a collective'} timed out{waited}"
@@ -57,7 +49,7 @@ def _of_watchdog(event: WatchdogTimedOut, at: float, text: str, after: int) -> I
     )  # fmt: skip
 
 
-def _of_traceback(event: TracebackSeen, at: float, text: str, after: int) -> Iterator[Evidence]:
+def _of_traceback(event: events.TracebackSeen, at: float, text: str, after: int) -> Iterator[Evidence]:
     """Yield the evidence of a traceback. It is the cause if an end follows; by itself it may have been caught.
 
     A traceback that begins outside any function was not caught: its process has ended. Remaining risk: a handler in the
@@ -84,7 +76,7 @@ def _of_traceback(event: TracebackSeen, at: float, text: str, after: int) -> Ite
     )  # fmt: skip
 
 
-def _of_exit(event: ProcessExited, at: float, text: str, after: int) -> Iterator[Evidence]:
+def _of_exit(event: events.ProcessExited, at: float, text: str, after: int) -> Iterator[Evidence]:
     """Yield the evidence of a process end that a launcher reports."""
     code = "badly" if event.exit_code is None else f"with exit code {event.exit_code}"
     message = f"{'the attempt' if event.ends_attempt else 'a process'} ended {code}"
@@ -94,26 +86,28 @@ def _of_exit(event: ProcessExited, at: float, text: str, after: int) -> Iterator
     )  # fmt: skip
 
 
-def _of_termination(event: ProcessTerminated, at: float, text: str, after: int) -> Iterator[Evidence]:
+def _of_termination(event: events.ProcessTerminated, at: float, text: str, after: int) -> Iterator[Evidence]:
     """Yield the evidence of a launcher that terminates the other processes, or of a process that is leaving."""
     yield Evidence("left" if event.by_itself else "terminated", at, line=text, after=after)
 
 
-def _of_end(event: ProgramExited | TrainerSummary, at: float, text: str, after: int) -> Iterator[Evidence]:
+def _of_end(
+    event: events.ProgramExited | events.TrainerSummary, at: float, text: str, after: int
+) -> Iterator[Evidence]:
     """Yield the evidence of a training loop that ended by itself or as a signal requested."""
-    asked = isinstance(event, ProgramExited) and event.reason == "signal"
+    asked = isinstance(event, events.ProgramExited) and event.reason == "signal"
     yield Evidence("orderly" if asked else "finished", at, line=text, after=after)
 
 
 _Rows = Callable[[Any, float, str, int], Iterator[Evidence]]
 _OF: dict[type[Event], _Rows] = {
-    FailureSeen: _of_failure,
-    WatchdogTimedOut: _of_watchdog,
-    TracebackSeen: _of_traceback,
-    ProcessExited: _of_exit,
-    ProcessTerminated: _of_termination,
-    ProgramExited: _of_end,
-    TrainerSummary: _of_end,
+    events.FailureSeen: _of_failure,
+    events.WatchdogTimedOut: _of_watchdog,
+    events.TracebackSeen: _of_traceback,
+    events.ProcessExited: _of_exit,
+    events.ProcessTerminated: _of_termination,
+    events.ProgramExited: _of_end,
+    events.TrainerSummary: _of_end,
 }
 EVENTS = frozenset(_OF)
 """Events that are evidence of an end."""
@@ -122,19 +116,19 @@ EVENTS = frozenset(_OF)
 def fold_evidence(state: RunState, event: Event, context: EventContext) -> bool:
     """Apply an event of `EVENTS`. Return True if it is progress of a training that ends as planned."""
     attempt = state.attempt
-    if isinstance(event, WatchdogTimedOut):
+    if isinstance(event, events.WatchdogTimedOut):
         note_collective(state, event)
-    elif isinstance(event, ProcessExited):
+    elif isinstance(event, events.ProcessExited):
         note_tasks(state, event)
     before, failed = attempt.phase, attempt.ending.job_failed_at
     rows = list(_OF[type(event)](event, context.at, context.entry.text, attempt.iterations))
-    if (not state.proven or attempt.foreign) and isinstance(event, ProcessExited) and event.tasks == "0":
+    if (not state.proven or attempt.foreign) and isinstance(event, events.ProcessExited) and event.tasks == "0":
         rows = [replace(row, helper=True) for row in rows]  # a step of one task may have prepared the job
     conclude(state, context.at, changed=True in [keep(attempt, replace(row, stream=context.source)) for row in rows])
-    if isinstance(event, ProgramExited | TrainerSummary):
+    if isinstance(event, events.ProgramExited | events.TrainerSummary):
         attempt.setup_events.clear()
         return attempt.phase == "finished"
-    if isinstance(event, ProcessExited):
+    if isinstance(event, events.ProcessExited):
         well = event.exit_code == 0 and before not in ENDED and attempt.phase != "crashed"
         return well or attempt.ending.job_failed_at != failed
     return False

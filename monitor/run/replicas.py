@@ -8,45 +8,28 @@ history adds nothing to an attempt that another file has reported, except its ow
 
 from collections.abc import Sequence
 
-from megatron_monitor.parsers.events import (
-    ArgumentsDumped,
-    EngineStepLogged,
-    EnvironmentVariableSeen,
-    Event,
-    FailureSeen,
-    HostSeen,
-    IterationLogged,
-    LogEvent,
-    MilestoneReached,
-    ModelSettingLogged,
-    ProcessExited,
-    ProcessTerminated,
-    SoftwareSeen,
-    TopologyLogged,
-    TracebackSeen,
-    TrainerLogged,
-    TrainerProgressed,
-    TrainerSetting,
-)
+from megatron_monitor.parsers import events
+from megatron_monitor.parsers.events import Event, LogEvent
 from megatron_monitor.run.attempts import mark_of
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.copies import NO_ATTEMPT, StreamPosition
 
-ENDS = (FailureSeen, ProcessExited, ProcessTerminated, TracebackSeen)
+ENDS = (events.FailureSeen, events.ProcessExited, events.ProcessTerminated, events.TracebackSeen)
 _REPEATED = (
-    *ENDS, ArgumentsDumped, EnvironmentVariableSeen, HostSeen, MilestoneReached, ModelSettingLogged, SoftwareSeen,
-    TopologyLogged, TrainerSetting, TrainerProgressed,
+    *ENDS, events.ArgumentsDumped, events.EnvironmentVariableSeen, events.HostSeen, events.MilestoneReached,
+    events.ModelSettingLogged, events.SoftwareSeen, events.TopologyLogged, events.TrainerSetting,
+    events.TrainerProgressed,
 )  # fmt: skip
 """Events that a file read as history adds to the present attempt after its steps."""
 
 
 def step_of(event: Event) -> tuple[str, float] | None:
     """Return (kind of line, step number); None for other lines and for bars, which may count anything."""
-    if isinstance(event, IterationLogged):
+    if isinstance(event, events.IterationLogged):
         return event.kind, event.iteration
-    if isinstance(event, EngineStepLogged):
+    if isinstance(event, events.EngineStepLogged):
         return f"{event.kind} {event.form}", event.step  # the timer's line of a step follows the step's own
-    if isinstance(event, TrainerLogged):
+    if isinstance(event, events.TrainerLogged):
         number = event.step if event.step is not None else event.epoch
         return None if number is None else (event.kind, number)
     return None
