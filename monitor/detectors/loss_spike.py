@@ -448,6 +448,3 @@ def _summary(spike: Spike, facts: dict[str, object], patience: int) -> str:
         f"{spike.by} spike since iteration {spike.onset}: {values}; most come back by themselves, look again at "
         f"iteration {spike.onset + patience}"
     )
-
-
-_WORSE = ("nan_loss", "divergence")  # they describe the same loss
