@@ -4,14 +4,17 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import click
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -19,19 +22,24 @@ from rich.text import Text
 from megatron_monitor.archive import read_runs
 from megatron_monitor.commands.arguments import ConfigOptions, fail, json_option, print_json, warn, with_config
 from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
+from megatron_monitor.commands.keyboard import keyboard
 from megatron_monitor.commands.tables import fitting, grid, show
 from megatron_monitor.commands.tables import width as terminal_width
 from megatron_monitor.config import Config
 from megatron_monitor.live import LiveCore
 from megatron_monitor.reports.rows import Options, Row
+from megatron_monitor.scalars import one_line
 from megatron_monitor.serve.formats import DASH, SYMBOLS, Figure, duration, figures, instant, percent
-from megatron_monitor.snapshot import Snapshot, clean_label
+from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import SystemClock
 
 _HOST_AND_PORT = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 
 Run = dict[str, Any]
 """One run in the API's JSON form."""
+Incident = dict[str, Any]
+_PAGE = 10  # lines
+_SLICE = 0.1  # maximum seconds of waiting for a key, and so between two readings of the logs
 
 
 class TopView(NamedTuple):
@@ -41,8 +49,15 @@ class TopView(NamedTuple):
     runs: list[Run]
 
 
-Refresh = Callable[[float], TopView]
-"""Wait up to this many seconds, then return the current view."""
+class Source(NamedTuple):
+    """Where runs come from: a daemon or logs."""
+
+    where: str
+    view: Callable[[], TopView]
+    log: Callable[[str], dict[str, Any]] = lambda _: {}
+    """Returns the last lines of a run, as /api/v1/runs/NAME/log does."""
+    read: Callable[[], object] = lambda: None
+    """Takes what was written; called ten times a second."""
 
 
 @click.command()
@@ -50,9 +65,11 @@ Refresh = Callable[[float], TopView]
 @with_config
 @json_option
 @click.option("--once", is_flag=True, help="Show once and exit; the default without a terminal.")
-@click.option("--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between updates.")
-def top(targets: tuple[str, ...], given: ConfigOptions, as_json: bool, once: bool, every: float) -> None:
+@click.option("--interval", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between updates.")
+def top(targets: tuple[str, ...], given: ConfigOptions, as_json: bool, once: bool, interval: float) -> None:
     r"""Show all runs in the terminal, the most severe incidents first: from a daemon, or straight from logs.
+
+    Up and down choose an incident, Enter shows all of it with the log around its line, q quits.
 
     \b
     Examples:
@@ -64,52 +81,106 @@ def top(targets: tuple[str, ...], given: ConfigOptions, as_json: bool, once: boo
     logging.basicConfig(handlers=[logging.NullHandler()])  # log lines would disturb the screen
     once = once or as_json or not sys.stdout.isatty()
     try:
-        with _source(targets, given, once) as (refresh, where):
+        with _source(targets, given, once) as source:
             if not once:
-                _watch(refresh, where, every)
-            view = refresh(0.0)
+                return _watch(source, interval)
+            view = source.view()
             if as_json:
                 print_json({"at": view.at, "runs": in_order(view.runs)})
             else:
-                show(screen(view, where, terminal_width()))
+                show(screen(view, source.where, terminal_width()))
     except DaemonError as error:
         fail(error)
     except (KeyboardInterrupt, BrokenPipeError):
         sys.stderr.close()  # no error from the interpreter at exit
 
 
-def _watch(refresh: Refresh, where: str, every: float) -> NoReturn:
-    view, problem = refresh(0.0), ""
-    with Live(screen=True, auto_refresh=False) as live:
+def _watch(source: Source, interval: float) -> None:
+    view, problem, log, clock, shown = source.view(), "", dict[str, Any](), SystemClock(), Choice()
+    with keyboard() as wait_for_key, Live(screen=True, auto_refresh=False) as live:
+        due = clock.monotonic() + interval
         while True:
             size = live.console.size
-            live.update(screen(view, where, size.width, size.height, problem), refresh=True)
+            listed = incidents_of(view)
+            if shown.opened and (incident := shown.among(listed)):
+                content = whole_incident(incident, log, view.at, size.width, size.height, shown, problem)
+            else:
+                content = screen(view, source.where, size.width, size.height, problem, shown)
+            live.update(content, refresh=True)
+            key = ""
+            while not key and (left := due - clock.monotonic()) > 0:
+                key = wait_for_key(min(left, _SLICE))
+                source.read()
+            if key == "quit":
+                return
+            shown.press(key, listed)
+            if key and not (key == "enter" and shown.opened):
+                continue
             try:
-                view, problem = refresh(every), ""
+                if not key:
+                    due = clock.monotonic() + interval
+                    view, problem = source.view(), ""
+                log = source.log(shown.incident[0]) if shown.opened else {}
             except DaemonError as error:
                 problem = str(error)
+
+
+@dataclass
+class Choice:
+    """The chosen incident as (run, kind), whether all of it is shown, and the first of its lines that is."""
+
+    incident: tuple[str, str] = ("", "")
+    opened: bool = False
+    first: int = 0
+
+    def at(self, listed: Sequence[Incident]) -> int:
+        """Return the index of the chosen incident, of the first one if it is over."""
+        names = [(one["run"], one["incident"]) for one in listed]
+        return names.index(self.incident) if self.incident in names else 0
+
+    def among(self, listed: Sequence[Incident]) -> Incident | None:
+        """Return the chosen incident unless it is over; then the list is shown again."""
+        found = next((one for one in listed if (one["run"], one["incident"]) == self.incident), None)
+        self.opened = found is not None
+        return found
+
+    def press(self, key: str, listed: Sequence[Incident]) -> None:
+        """Apply a key."""
+        step = {"up": -1, "down": 1, "page up": -_PAGE, "page down": _PAGE}.get(key, 0)
+        if self.opened:
+            self.opened, self.first = key not in ("enter", "escape"), max(0, self.first + step)
+        elif listed and (step or key == "enter"):
+            chosen = listed[min(max(0, self.at(listed) + step), len(listed) - 1)]
+            self.incident, self.opened, self.first = (chosen["run"], chosen["incident"]), key == "enter", 0
 
 
 # --- where the runs come from ---------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _source(targets: tuple[str, ...], given: ConfigOptions, once: bool) -> Iterator[tuple[Refresh, str]]:
+def _source(targets: tuple[str, ...], given: ConfigOptions, once: bool) -> Iterator[Source]:
     addresses = [target for target in targets if _is_address(target)]
     if addresses and (len(targets) > 1 or given != ConfigOptions()):
         raise click.UsageError("give one URL without --config and --set, or paths: a daemon has its own settings")
     if addresses or (not targets and given.file is None):
         address = addresses[0] if addresses else DEFAULT
-        yield partial(_from_daemon, address), without_password(address)
+        yield Source(without_password(address), partial(_from_daemon, address), partial(_log_from_daemon, address))
         return
     config = given.configured(targets)
     if once:
-        yield lambda _: _from_finished_logs(config), "read to the end"
+        yield Source("read to the end", partial(_from_finished_logs, config))
         return
     live = LiveCore(config)
     live.start()
+    core = live.core
     try:
-        yield lambda seconds: _view(live.look(seconds or 1.0)), ", ".join(targets) or str(given.file)
+        live.look(1.0)
+        yield Source(
+            ", ".join(targets) or str(given.file),
+            lambda: _view(core.snapshot(live.now())),
+            lambda name: next((run.log for run in core.snapshot(live.now()).runs if run.run == name), {}),
+            lambda: core.tick(live.take(0.0)),
+        )
     finally:
         live.stop(2.0)
 
@@ -145,8 +216,11 @@ def _with_report_figures(run: Run, row: Row | None) -> Run:
     return {**run, **{name: value for name, value in figures.items() if value is not None}}
 
 
-def _from_daemon(address: str, seconds: float) -> TopView:
-    SystemClock().sleep(seconds)
+def _log_from_daemon(address: str, run: str) -> dict[str, Any]:
+    return ask(address, f"/api/v1/runs/log?name={quote(run, safe='')}")
+
+
+def _from_daemon(address: str) -> TopView:
     value = ask(address, "/api/v1/runs", "; name a URL, or the logs themselves")
     try:
         return TopView(float(value["at"]), [dict(run) for run in value["runs"]])
@@ -163,7 +237,9 @@ _STYLES = {
 _RANK = {"critical": 0, "warning": 1, "info": 2}
 _MIN_WIDTH_FOR_NOTES = 104  # columns of the terminal
 _NAME_WIDTH = 12  # columns reserved for a run's name before other columns are chosen
-_MAX_INCIDENTS = 20
+_LEAST = 3  # lines of an incident: an empty one, its name and the begin of its summary
+_KEYS = "q quit  up/down choose  Enter show"
+_KEYS_OF_INCIDENT = "q quit  up/down scroll  Enter back"
 
 
 def in_order(runs: Iterable[Run]) -> list[Run]:
@@ -175,30 +251,97 @@ def _rank(incident: dict[str, Any]) -> int:
     return _RANK.get(incident["severity"], 3)
 
 
-def screen(view: TopView, where: str, width: int, height: int | None = None, problem: str = "") -> RenderableType:
-    """Return the counts of states, the table and the open incidents, cut to `height` lines if that is given."""
-    runs = in_order(view.runs)
+def incidents_of(view: TopView) -> list[Incident]:
+    """Return the open incidents of all runs, the most severe first."""
+    return sorted((item for run in in_order(view.runs) for item in run["incidents"]), key=_rank)
+
+
+def screen(
+    view: TopView, where: str, width: int, height: int | None = None, problem: str = "", choice: Choice | None = None
+) -> RenderableType:
+    """Return the counts of states, the table and the open incidents, cut to `height` lines if that is given.
+
+    `choice`: the chosen incident is marked, and the last line lists the keys.
+    """
+    runs, incidents = in_order(view.runs), incidents_of(view)
     states = ", ".join(f"{count} {state}" for state, count in sorted(Counter(run["state"] for run in runs).items()))
-    head = Text(f"{instant(view.at)}  {states or 'no training run seen yet'}  ", style="bold", no_wrap=True)
-    parts: list[RenderableType] = [head.append(clean_label(where), style="dim")]
-    if problem:
-        parts.append(Text(f"▲ not updated: {clean_label(problem)}", style="yellow"))
-    incidents = sorted((item for run in runs for item in run["incidents"]), key=_rank)
-    listed = incidents[: _MAX_INCIDENTS if height is None else min(_MAX_INCIDENTS, height // 6)]  # 3 lines each: half
-    room = len(runs) if height is None else max(1, height - len(parts) - 3 * len(listed) - 3)
-    if runs:
-        parts.append(_table(runs[:room], view.at, width))
-    parts += [_incident(item, view.at) for item in listed]
-    hidden = ((len(runs) - room, "runs"), (len(incidents) - len(listed), "incidents"))
-    parts += [Text(f"and {count} {things} more", style="dim") for count, things in hidden if count > 0]
-    return Group(*parts)
+    head = Text(f"{instant(view.at)}  {states or 'no training run seen yet'}  ", style="bold")
+    lines = _wrapped(head.append(one_line(where), style="dim"), width) + _warning(problem, width)
+    shown = [_wrapped(_incident(one, view.at), width) for one in incidents]
+    first, room = 0, len(runs)
+    if height is not None:
+        whole = shown
+        for counts in range(3):  # lines that count what is hidden
+            free = height - len(lines) - 1 - bool(choice) - counts
+            room = min(len(runs), max(1, free // 2, free - sum(map(len, whole))))
+            first, shown = _fitting(whole, free - room, choice.at(incidents) if choice else 0)
+            room = min(len(runs), max(1, free - sum(map(len, shown))))
+            if (room < len(runs)) + (len(shown) < len(whole)) <= counts:
+                break
+    if choice and shown:
+        shown[choice.at(incidents) - first][1].stylize("reverse")
+    hidden = ((len(runs) - room, "runs"), (len(incidents) - len(shown), "incidents"))
+    more = [Text(f"and {count} {things} more", style="dim") for count, things in hidden if count > 0]
+    keys = [Text(_KEYS, style="dim", no_wrap=True)] if choice else []
+    return Group(*lines, *([_table(runs[:room], view.at, width)] if runs else []), *chain(*shown), *more, *keys)
+
+
+def _fitting(shown: Sequence[list[Text]], room: int, chosen: int) -> tuple[int, list[list[Text]]]:
+    """Return the incidents that fit, the chosen one among them, and the index of the first."""
+    first = chosen
+    while first and sum(map(len, shown[first - 1 : chosen + 1])) <= room:
+        first -= 1
+    kept: list[list[Text]] = []
+    while room >= _LEAST and first + len(kept) < len(shown):
+        lines = shown[first + len(kept)]
+        kept.append(lines[:room])
+        if len(lines) > room:
+            kept[-1][-1] = Text(f"{lines[room - 1].plain[:-1]}…")
+        room -= len(lines)
+    return first, kept
+
+
+def _wrapped(text: Text, width: int) -> list[Text]:
+    return list(text.wrap(Console(width=width), width))
+
+
+def _warning(problem: str, width: int) -> list[Text]:
+    return _wrapped(Text(f"▲ not updated: {one_line(problem)}", style="yellow"), width) if problem else []
+
+
+def whole_incident(
+    incident: Incident, log: Mapping[str, Any], now: float, width: int, height: int, choice: Choice, problem: str = ""
+) -> RenderableType:
+    """Return `height` lines of all that is known of an incident, from line `choice.first` on."""
+    from megatron_monitor.serve.page import live_incident  # loads Jinja2
+
+    known = live_incident(incident, now)
+    parts = [_incident({**known, "summary": known["said"]}, now)]
+    parts += [Text(f"  {known[name]}", style="dim") for name in ("age", "place") if known[name]]
+    parts += [
+        Text(f"\n{name}: ", style="bold").append(one_line(str(known[key])), style="not bold")
+        for name, key in (("advice", "advice"), ("command", "command"), ("runbook", "runbook_url"))
+        if known.get(key)
+    ]
+    parts.append(Text("\n" + "\n".join(f"{name}  {value}" for name, value in known["facts"])))
+    if excerpt := log.get("incidents", {}).get(incident["incident"]):
+        parts.append(Text(f"\n{one_line(excerpt['stream'])}", style="bold"))
+        parts += [
+            Text(one_line(line), style="reverse" if at == excerpt["marked"] else "")
+            for at, line in enumerate(excerpt["lines"])
+        ]
+    lines = [line for part in parts for line in _wrapped(part, width)][1:]
+    head = _warning(problem, width)
+    room = height - len(head) - 1
+    choice.first = min(choice.first, max(0, len(lines) - room))
+    return Group(*head, *lines[choice.first :][:room], Text(_KEYS_OF_INCIDENT, style="dim", no_wrap=True))
 
 
 def _incident(incident: dict[str, Any], now: float) -> Text:
     severity = incident["severity"]
     text = Text(f"\n{SYMBOLS.get(severity, '')} {incident['incident']} ", style=_STYLES.get(severity, ""))
-    text.append(f"{clean_label(incident['run'])}, {severity}, for {duration(now - incident['since'])}\n", style="bold")
-    return text.append(f"  {clean_label(incident['summary'])}", style="default not bold")
+    text.append(f"{one_line(incident['run'])}, {severity}, for {duration(now - incident['since'])}\n", style="bold")
+    return text.append(f"  {one_line(incident['summary'])}", style="default not bold")
 
 
 _FIGURES = {
@@ -219,7 +362,7 @@ def _table(runs: Sequence[Run], now: float, width: int) -> Table:
         done = percent(iteration / total) if iteration is not None and total else DASH
         shown = figures(run, now) | {"done": Figure(done), "mfu": Figure(percent(run.get("mfu")))}
         state = _state(run, shown["state"], noted=width >= _MIN_WIDTH_FOR_NOTES)
-        lines.append([Text(clean_label(run["run"])), state, *(_cell(shown[key]) for key in _FIGURES.values())])
+        lines.append([Text(one_line(run["run"])), state, *(_cell(shown[key]) for key in _FIGURES.values())])
     widths = [max(map(len, column)) for column in zip(headers, *lines, strict=True)]
     widths[0] = min(widths[0], _NAME_WIDTH)
     kept = fitting(headers, widths, _FIRST, width, gap=1)
@@ -238,4 +381,4 @@ def _cell(figure: Figure) -> Text:
 def _state(run: Run, shown: Figure, *, noted: bool) -> Text:
     """Return the state and, if `noted`, its note: the phase, or why the run crashed."""
     text = Text(shown.text, style=_STYLES.get(shown.tone) or _STYLES.get(run["state"], ""))
-    return text.append(f" {clean_label(shown.note)}", style="dim") if noted and shown.note else text
+    return text.append(f" {one_line(shown.note)}", style="dim") if noted and shown.note else text

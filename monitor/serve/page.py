@@ -142,7 +142,7 @@ def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
         "path": run_path(page["run"]),
         "figures": figures(page, now),
         "facts": _known(page),
-        "incidents": [_live_incident(item, now) for item in page["incidents"]],
+        "incidents": [live_incident(item, now) for item in page["incidents"]],
     }
 
 
@@ -159,11 +159,12 @@ def fleet_run(page: dict[str, Any], now: float, columns: Sequence[str] = FLEET) 
         "over": _order(page, now)[0] == _RANK_OVER,
         "figures": {name: shown[name] for name in ("state", *keys)},
         "order": {name: page.get("slowdown_ratio" if name == "over_normal" else name) for name in keys},
-        "incidents": [_live_incident(item, now) for item in page["incidents"]],
+        "incidents": [live_incident(item, now) for item in page["incidents"]],
     }
 
 
-def _live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
+def live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
+    """Return an incident with the texts that pages and `top` show."""
     evidence = incident.get("evidence", {})
     return {
         **incident, "path": run_path(incident["run"]), "age": _age(incident, now),
@@ -210,7 +211,7 @@ def _age(incident: dict[str, Any], now: float) -> str:
 def _incidents(incidents: Iterable[dict[str, Any]], now: float) -> dict[str, list[dict[str, Any]]]:
     """Return the incidents in three lists: the most severe ones, the others, and those of severity info."""
     live = [
-        {**_live_incident(item, now), "shown_line": item.get("line") or item.get("evidence", {}).get("last_line")}
+        {**live_incident(item, now), "shown_line": item.get("line") or item.get("evidence", {}).get("last_line")}
         for item in incidents
     ]
     shown = sorted((item for item in live if item["severity"] != "info"), key=lambda item: item["order"])

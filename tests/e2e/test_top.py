@@ -43,9 +43,17 @@ class Terminal:
                 self.seen += os.read(self.master, 65536).decode("utf-8", "replace")
         self.seen = ""
 
+    def press(self, key: str) -> None:
+        """Press a key."""
+        os.write(self.master, key.encode())
+
     def quit(self) -> int:
-        """Press Ctrl-C; the exit status. The terminal must be as it was."""
+        """Press Ctrl-C; the exit status."""
         self.process.send_signal(signal.SIGINT)
+        return self.ended()
+
+    def ended(self) -> int:
+        """The exit status. The terminal must be as it was."""
         began = now()
         while self.process.poll() is None and now() - began < slack(10.0):
             if select.select([self.master], [], [], 0.1)[0]:
@@ -68,7 +76,7 @@ def test_a_terminal_follows_a_daemon(start: Start, tmp_path: Path) -> None:
     log.write_text("".join(line(number) for number in range(1, 41)))
     daemon = start(str(log))
     daemon.wait(lambda: "training" in daemon.get("/api/v1/runs"))
-    terminal = Terminal("top", daemon.address, "--every", "0.3")
+    terminal = Terminal("top", daemon.address, "--interval", "0.3")
     try:
         terminal.wait("4.0 %")
         with log.open("a") as stream:
@@ -85,7 +93,7 @@ def test_a_terminal_follows_files(tmp_path: Path) -> None:
     """No daemon: lines that are written while it runs are shown, and a hang is told."""
     log = tmp_path / "train.log"
     log.write_text("".join(line(number) for number in range(1, 41)))
-    terminal = Terminal("top", str(log), "--every", "0.3", "--set", "detectors.hang.minimum=3s")
+    terminal = Terminal("top", str(log), "--interval", "0.3", "--set", "detectors.hang.minimum=3s")
     try:
         terminal.wait("4.0 %")
         with log.open("a") as stream:
@@ -108,3 +116,26 @@ def test_a_pipe_gets_lines_once(start: Start, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[2].split()[:4] == ["train", "●", "training", "40"]
     assert "\x1b" not in done.stdout
+
+
+def test_keys_on_a_terminal(start: Start, tmp_path: Path) -> None:
+    """Enter shows the whole incident with the log around its line, Enter again the list, and q quits."""
+    log = tmp_path / "train.log"
+    log.write_text("".join(line(number) for number in range(1, 41)))
+    daemon = start(str(log), "--set", "detectors.hang.minimum=3s")
+    for number, source in enumerate(([daemon.address], [str(log), "--set", "detectors.hang.minimum=3s"])):
+        terminal = Terminal("top", *source, "--interval", "0.3")
+        try:
+            terminal.wait("Enter show")
+            with log.open("a") as stream:
+                stream.write(line(50 + number))
+            terminal.wait("no progress for")
+            terminal.press("\r")
+            terminal.wait("critical while training", 5.0)
+            terminal.press("\x1b[B")
+            terminal.press("\r")
+            terminal.wait("Enter show", 5.0)
+            terminal.press("q")
+            assert terminal.ended() == 0
+        finally:
+            terminal.close()

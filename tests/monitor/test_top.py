@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
-from megatron_monitor.commands.top import TopView, in_order, screen
+from megatron_monitor.commands.top import Choice, TopView, in_order, screen, whole_incident
 from megatron_monitor.simulate import Fault, Scenario
 from tests.commands import command, log_of
 
@@ -36,8 +36,13 @@ def incident(kind: str, severity: str, name: str = "tr11-176B") -> dict[str, Any
 
 def drawn(runs: list[dict[str, Any]], width: int, problem: str = "", height: int | None = None) -> list[str]:
     """The lines of the screen."""
+    return plain(screen(TopView(NOW, runs), "http://h:9843", width, height, problem), width)
+
+
+def plain(content: RenderableType, width: int) -> list[str]:
+    """The lines of what is shown."""
     console = Console(width=width, file=io.StringIO())
-    console.print(screen(TopView(NOW, runs), "http://h:9843", width, height, problem))
+    console.print(content)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -124,7 +129,63 @@ def test_a_screen_that_refreshes_shows_what_has_room() -> None:
         runs[at]["incidents"] = [incident("crash", "critical", runs[at]["run"])]
     lines = drawn(runs, 80, height=24)
     assert (len(lines), max(map(len, lines)) <= 80) == (24, True)
-    assert [line.split()[0][-8:] for line in lines[2:10]] == [f"crash-{at:02}" for at in range(8)]
+    assert [line.split()[0][-8:] for line in lines[2:13]] == [f"crash-{at:02}" for at in range(11)]
     assert all(word in lines[2] for word in ("● training", "1,234", "105.4", "15 min 3 s"))
-    assert lines[-2:] == ["and 32 runs more", "and 26 incidents more"]
+    assert lines[-2:] == ["and 29 runs more", "and 27 incidents more"]
     assert "more" not in "".join(drawn(runs[30:], 80, height=24))
+
+
+def test_no_text_is_cut_while_there_is_room() -> None:
+    """Eight incidents below one another, one of them with a summary of a thousand characters."""
+    long = " ".join(f"word{at}" for at in range(150))
+    several = [incident("crash", "critical", f"run-{at}") for at in range(7)]
+    several.append(incident("hang", "critical", "run-8") | {"summary": long})
+    lines = drawn([run(incidents=several)], 80, height=48)
+    assert " ".join(" ".join(lines).split()).endswith(long)
+    assert "more" not in "".join(lines)
+    cut = drawn([run(incidents=several[-1:])], 80, height=12)
+    assert len(cut) == 12
+    assert cut[-1].endswith("…")
+
+
+def test_keys_choose_an_incident_and_show_it() -> None:
+    """Down stops at the last one; Enter shows all of it, Escape the list; what is over is no longer shown."""
+    several = [incident("crash", "critical", f"run-{at}") for at in range(12)]
+    view, choice = TopView(NOW, [run(incidents=several)]), Choice()
+    for _ in range(30):
+        choice.press("down", several)
+    assert choice.incident == ("run-11", "crash")
+    text = "\n".join(plain(screen(view, "here", 80, 24, choice=choice), 80))
+    assert "run-11" in text
+    assert "run-0," not in text
+    assert "Enter show" in text.splitlines()[-1]
+    choice.press("enter", several)
+    assert choice.among(several) == several[11]
+    choice.press("escape", several)
+    assert not choice.opened
+    choice.press("enter", several)
+    assert choice.among(several[:5]) is None
+    assert not choice.opened
+
+
+def test_a_whole_incident() -> None:
+    """Its advice, facts and the log around its line, from the line that was scrolled to, without control characters."""
+    known = incident("crash", "critical") | {"advice": "look", "command": "scancel 7", "evidence": {"exit_code": 7}}
+    log = {"incidents": {"crash": {"stream": "/a.log", "lines": ["before", HOSTILE, "after"], "marked": 1}}}
+    choice = Choice(opened=True)
+    lines = plain(whole_incident(known, log, NOW, 80, 40, choice), 80)
+    text = "\n".join(lines)
+    for words in (
+        "■ crash tr11-176B",
+        "advice: look",
+        "command: scancel 7",
+        "exit code  7",
+        "/a.log",
+        "before",
+        "after",
+    ):
+        assert words in text
+    assert "".join(lines).isprintable()
+    choice.first = 99
+    short = plain(whole_incident(known, log, NOW, 80, 5, choice), 80)
+    assert (len(short), short[-2:]) == (5, ["after", "q quit  up/down scroll  Enter back"])
