@@ -10,6 +10,7 @@ import click
 
 from megatron_monitor.commands.arguments import fail
 from megatron_monitor.commands.log_lines import start_logging
+from megatron_monitor.commands.progress import Bar, progress_bar
 from megatron_monitor.commands.simulate import scenario_of
 from megatron_monitor.config import load
 from megatron_monitor.daemon import Daemon, StartError
@@ -45,7 +46,6 @@ def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> 
         config = load(
             "", (f"listen={listen}", f"state_dir={directory}/state", f"runs=[{{paths: [{log}]}}]", *_SETTINGS)
         )
-        start_logging(config)
         daemon = Daemon(config)
         try:
             daemon.start()
@@ -56,14 +56,16 @@ def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> 
             f"page     http://{address}/\nmetrics  http://{address}/metrics\nlog      {log}\n"
             f"A simulated training runs now; the fault {fault} comes half way. Ctrl-C ends it."
         )
-        threading.Thread(target=_play, args=(scenario, log), name="training", daemon=True).start()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: daemon.stop())
-        if exit_after is not None:
-            threading.Timer(exit_after, daemon.stop).start()
-        daemon.run()
+        with progress_bar(iterations, "iterations") as bar:
+            start_logging(config)  # in here, so that its lines appear above the bar
+            threading.Thread(target=_play, args=(scenario, log, bar), name="training", daemon=True).start()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: daemon.stop())
+            if exit_after is not None:
+                threading.Timer(exit_after, daemon.stop).start()
+            daemon.run()
 
 
-def _play(scenario: Scenario, log: Path) -> None:
+def _play(scenario: Scenario, log: Path, bar: Bar) -> None:
     with log.open("ab") as stream:
-        write(scenario, stream, speed=1.0, clock=SystemClock())
+        write(scenario, stream, speed=1.0, clock=SystemClock(), shown=lambda done: bar.update(completed=done))

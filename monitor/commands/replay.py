@@ -1,6 +1,8 @@
 """`replay`: print the incidents that the daemon would have raised on finished logs, on the logs' own clock."""
 
+import os
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import click
@@ -18,7 +20,7 @@ from megatron_monitor.commands.arguments import (
     with_config,
     written_at,
 )
-from megatron_monitor.commands.progress import tracked
+from megatron_monitor.commands.progress import Bar, progress_bar
 from megatron_monitor.config import Config
 from megatron_monitor.detectors.base import duration
 from megatron_monitor.incidents import Transition
@@ -45,33 +47,38 @@ def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float
     """
     config = given.configured(paths)
     seen, unfinished, quarantined, runs = False, "", dict[str, str](), by_run(paths, config)
-    for name, files in tracked(runs.items(), len(runs)):
-        sources = {absolute_of(path): _entries(path, config) for path in files}
-        for player, item in played(config, sources, after, written_at(files)):
-            if isinstance(item, Transition):
-                if everything or not item.display_only:
-                    _print_transition(player, item, as_json)
-                continue
-            quarantined |= player.quarantined()
-            if item.state.proven:
-                seen = True
-                summary = player.summary(item)
-                if as_json:
-                    print_json({"summary": summary})
-                else:
-                    click.echo(f"= {summary['run']}: {', '.join(_sentence(summary))}")
-            elif failure := item.state.attempt.failure:
-                unfinished = f"; the last failure in {name} is {failure.failure}: {failure.message[:200]}"
+    with progress_bar(sum(map(_size, chain(*runs.values())))) as bar:
+        for name, files in runs.items():
+            sources = {absolute_of(path): _entries(path, config, bar) for path in files}
+            for player, item in played(config, sources, after, written_at(files)):
+                if isinstance(item, Transition):
+                    if everything or not item.display_only:
+                        _print_transition(player, item, as_json)
+                    continue
+                quarantined |= player.quarantined()
+                if item.state.proven:
+                    seen = True
+                    summary = player.summary(item)
+                    if as_json:
+                        print_json({"summary": summary})
+                    else:
+                        click.echo(f"= {summary['run']}: {', '.join(_sentence(summary))}")
+                elif failure := item.state.attempt.failure:
+                    unfinished = f"; the last failure in {name} is {failure.failure}: {failure.message[:200]}"
     if quarantined:
         fail(*(f"{name} is quarantined: {why}" for name, why in quarantined.items()))
     if not seen:
         fail(f"no training line in {', '.join(paths)}{unfinished}")
 
 
-def _entries(path: str, config: Config) -> Iterator[LogEvent]:
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.isfile(path) else 0
+
+
+def _entries(path: str, config: Config, bar: Bar) -> Iterator[LogEvent]:
     try:
         with open_log(path) as stream:
-            yield from dated_events(stream, config)
+            yield from dated_events(bar.reading(stream) if _size(path) else stream, config)
     except OSError as error:
         warn_of_file(f"{path}: {error.strerror or error}")
 

@@ -360,8 +360,12 @@ def _restart(scenario: Scenario, run: _Run, fault: Fault, truth: dict[str, Any])
             yield from _iterate(scenario, run, [])
 
 
-def write(scenario: Scenario, stream: IO[bytes], speed: float | None = None, clock: Clock | None = None) -> None:
-    """Write the log to `stream`. With `speed`, each text at its time divided by it, flushed; else at once.
+def write(
+    scenario: Scenario, stream: IO[bytes], speed: float | None = None, clock: Clock | None = None,
+    shown: Callable[[int], None] = lambda _: None,
+) -> None:  # fmt: skip
+    """Write the log to `stream`. With `speed`, each text at its time divided by it, flushed; else at once. `shown` is
+    called with the number of each iteration.
 
     A `buffered` fault holds texts back and lets them go in bursts, as a launcher's buffer does.
     """
@@ -376,6 +380,8 @@ def write(scenario: Scenario, stream: IO[bytes], speed: float | None = None, clo
         if speed is not None and clock is not None:
             clock.sleep(began + due / speed - clock.monotonic())
         stream.write(emission.text.encode())
+        if emission.truth is not None and "iteration" in emission.truth:
+            shown(emission.truth["iteration"])
         if speed is not None:
             stream.flush()
     stream.flush()
