@@ -99,7 +99,7 @@ class _Lane(Asking[Sequence[PendingNotification], Sequence[DeliveryResult]]):
 
     def _try(self, message: Transition) -> Result:
         try:
-            self.notifier.send(message)
+            answer = self.notifier.send(message).replace("\n", "; ")
             self._deliveries.accepted(self.notifier.name, message)
         except DeliveryError as error:
             if not error.permanent:
@@ -114,15 +114,15 @@ class _Lane(Asking[Sequence[PendingNotification], Sequence[DeliveryResult]]):
             self._log_outcome(logging.ERROR, message, "bug", exception=error)
             return "refused"
         self._failing = False
-        self._log_outcome(logging.INFO, message, "sent")
+        self._log_outcome(logging.INFO, message, "sent", answer)
         return "sent"
 
     def _log_outcome(
-        self, level: int, message: Transition, outcome: str, error: str = "", exception: Exception | None = None
+        self, level: int, message: Transition, outcome: str, answer: str = "", exception: Exception | None = None
     ) -> None:
         _log.log(
             level, "notifier=%s run=%s incident=%s status=%s outcome=%s %s",
-            self.notifier.name, message.run, message.incident, message.status, outcome, error, exc_info=exception,
+            self.notifier.name, message.run, message.incident, message.status, outcome, answer, exc_info=exception,
         )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ class IncidentFacts(Struct):
 
 
 _REPORTED = IncidentFacts.__struct_fields__
-_JSON = (
+JSON_FIELDS = (
     "run", "incident", "status", "severity", "event", "iteration", "onset_iteration", "time", "phase", "summary",
     "evidence",
 )  # fmt: skip
@@ -75,7 +75,7 @@ class Transition(IncidentFacts, frozen=True, kw_only=True):  # type: ignore[misc
     def to_json(self) -> dict[str, Any]:
         """Return the object of `replay --json`, without unknown values."""
         time = datetime.fromtimestamp(self.time, UTC).isoformat()
-        return stated({name: getattr(self, name) for name in _JSON} | {"time": time})
+        return stated({name: getattr(self, name) for name in JSON_FIELDS} | {"time": time})
 
 
 class Incident(IncidentFacts, kw_only=True):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 NEVER = (
     "asyncio", "ssl", "http", "urllib.request", "socketserver", "email", "subprocess",  # servers
-    "prometheus_client", "h11", "uvicorn", "jinja2", "bcrypt", "watchdog", "rich", "apprise",  # the daemon's libraries
+    "prometheus_client", "h11", "uvicorn", "jinja2", "bcrypt", "watchdog", "rich", "smtplib",  # the daemon's libraries
     "regex", "difflib",  # a configuration that says something
     *(("yaml", "tempfile") if INSTALLED else ()),  # a checkout reads its formats from YAML files
     "megatron_monitor.daemon", "megatron_monitor.notifiers", "megatron_monitor.outputs",

@@ -3,7 +3,6 @@
 import click
 
 from megatron_monitor.commands.arguments import ConfigOptions, fail, with_config
-from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers import DeliveryError
 from megatron_monitor.system.clock import SystemClock
 
@@ -25,12 +24,7 @@ def notify(name: str, given: ConfigOptions) -> None:
     if notifier is None:
         names = ", ".join(configured.name for configured in config.notifiers) or "none"
         fail(f"no notifier is called {name}; configured: {names}", code=2)
-    now = SystemClock().wall()
-    message = Transition(
-        run="test", incident=(notifier.incidents or ("hang",))[0], status="firing", severity=notifier.minimum_severity,
-        time=now, since=now, event="test", summary=f"a test of the notifier {name}: nothing is wrong",
-    )  # fmt: skip
     try:
-        click.echo(f"{name}: {notifier.send(message)}")
+        click.echo(f"{name}: {notifier.send(notifier.test_message(SystemClock().wall()))}")
     except DeliveryError as error:
-        fail(f"{name}: {error}")
+        fail(f"{name}: {error}", *filter(None, [error.rest]))

@@ -19,7 +19,7 @@ from megatron_monitor.detectors.base import RANK
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers import texts
 from megatron_monitor.notifiers.message import plain
-from megatron_monitor.notifiers.webhook import Posting
+from megatron_monitor.notifiers.posting import Posting
 
 _VALID: Final = 12 * 3600.0  # seconds
 _TEST: Final = 300.0  # seconds until a test alert ends by itself

@@ -27,11 +27,11 @@ _MAX_TEXT: Final = 4000  # characters of one text: the evidence may contain a lo
 
 
 class DeliveryError(Exception):
-    """The message was not accepted. `permanent`: a retry will not change that."""
+    """The message was not accepted. `permanent`: a retry will not change that. `rest`: further lines of the answer."""
 
-    def __init__(self, message: str, permanent: bool) -> None:
+    def __init__(self, message: str, permanent: bool, rest: str = "") -> None:
         super().__init__(message)
-        self.permanent = permanent
+        self.permanent, self.rest = permanent, rest
 
 
 class Notifier(Struct, frozen=True, kw_only=True):
@@ -58,18 +58,26 @@ class Notifier(Struct, frozen=True, kw_only=True):
             return False
         return not self.runs or any(fnmatchcase(message.run, pattern) for pattern in self.runs)
 
+    def test_message(self, now: float) -> Transition:
+        """Return a message that this notifier sends, with the notifier's lowest severity. `now`: Unix seconds."""
+        return Transition(
+            run="test", incident=(self.incidents or ("hang",))[0], status="firing", severity=self.minimum_severity,
+            time=now, since=now, event="test", summary=f"a test of the notifier {self.name}: nothing is wrong",
+        )  # fmt: skip
+
     def send(self, message: Transition) -> str:
         """Deliver one message in bounded time and return the receiver's answer. Raises DeliveryError."""
         raise NotImplementedError
 
 
-def from_file(path: str) -> list[str]:
-    """Return the lines of a file with secrets. A missing file is a transient error: it may be under renewal."""
+def secret(path: str) -> str:
+    """Return the first line of a file with a secret. A missing file is a transient error: it may be under renewal."""
     try:
-        return Path(path).read_text("utf-8").splitlines()
+        lines = Path(path).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise DeliveryError(f"{path} cannot be read: {reason}", permanent=False) from error
+    return lines[0].strip() if lines else ""
 
 
 def message_id(message: Transition) -> str:
@@ -81,7 +89,8 @@ def message_id(message: Transition) -> str:
 def payload(message: Transition) -> dict[str, Any]:
     """Return the JSON object of a message: the fields of `replay --json`, version, id, title and facts."""
     known: dict[str, Any] = {"version": PAYLOAD_VERSION, "id": message_id(message), **message.to_json()}
-    found: dict[str, Any] = plain(known | {"title": texts.title(message)} | texts.facts(message))
+    facts = {name: value for name, value in texts.facts(message).items() if value not in (None, "")}
+    found: dict[str, Any] = plain(known | {"title": texts.title(message)} | facts)
     return found
 
 
@@ -99,5 +108,4 @@ def plain(value: Any) -> Any:
 
 
 def _text(value: str) -> str:
-    sound = value.encode("utf-8", "replace").decode("utf-8")
-    return sound if len(sound) <= _MAX_TEXT else sound[: _MAX_TEXT - 3] + "..."
+    return texts.shortened(value.encode("utf-8", "replace").decode("utf-8"), _MAX_TEXT)

@@ -42,14 +42,13 @@ def title(message: Transition) -> str:
         text += f" since {_clock(message.since)}"
         brief = cause_of(message).brief
         text += f", {brief}" if brief else ""
-    text = _harmless(text)
-    return text if len(text) <= _TITLE else text[: _TITLE - 3] + "..."
+    return shortened(_harmless(text), _TITLE)
 
 
 def facts(message: Transition) -> dict[str, Any]:
-    """Return the facts by name, without unknown ones."""
+    """Return the facts by name. An unknown one is None or empty."""
     cause = cause_of(message)
-    known: dict[str, Any] = {
+    return {
         "since": None if message.since is None else datetime.fromtimestamp(message.since, UTC).isoformat(),
         "cause": cause.cause,
         "rank": cause.rank,
@@ -65,32 +64,43 @@ def facts(message: Transition) -> dict[str, Any]:
         "page_url": message.links.get("page"),
         "runbook_url": message.links.get("runbook"),
     }
-    return {name: value for name, value in known.items() if value not in (None, "")}
 
 
 def body(message: Transition, evidence: dict[str, Any]) -> str:
-    """Return the summary, then one fact per line, then the evidence."""
+    """Return the summary, then one row per line."""
+    lines = [summary(message), "", *(f"{label}: {value}" for label, value in rows(message, evidence).items())]
+    return "\n".join(lines)
+
+
+def summary(message: Transition) -> str:
+    """Return the summary, harmless for chats."""
+    return _harmless(_without_addresses(message.summary))
+
+
+def rows(message: Transition, evidence: dict[str, Any]) -> dict[str, str]:
+    """Return label -> text of the facts, then of the evidence, without unknown ones, harmless for chats."""
     known = facts(message)
-    if "cost_gpu_hours" in known:
-        known["cost_gpu_hours"] = f"{known['cost_gpu_hours']} GPU-hours"
-    lines = [_without_addresses(message.summary), ""]
+    found: dict[str, Any] = {"since": None, "phase": message.phase}
     if message.since is not None:
-        day = datetime.fromtimestamp(message.since, UTC)
-        lines.append(
-            f"since: {day:%Y-%m-%d} {_clock(message.since)}, {duration(max(0.0, message.time - message.since))} ago"
-        )
-    fires = message.status == "firing"
-    rows: dict[str, Any] = {"phase": message.phase}
-    rows |= {label: known.get(name) for name, label in _FACTS.items()}
-    rows |= {"last line": _without_addresses(known.get("line", "")[:_LINE]), "page": known.get("page_url")}
-    rows |= {"runbook": known.get("runbook_url"), "iteration": message.iteration}
-    if fires and message.onset_iteration != message.iteration:
-        rows["since iteration"] = message.onset_iteration
-    lines += [f"{label}: {value}" for label, value in rows.items() if value not in (None, "")]
-    if fires:  # the message of the end does not repeat the evidence
+        ago = duration(max(0.0, message.time - message.since))
+        found["since"] = f"{datetime.fromtimestamp(message.since, UTC):%Y-%m-%d} {_clock(message.since)}, {ago} ago"
+    found |= {label: known[name] for name, label in _FACTS.items()}
+    if (cost := known["cost_gpu_hours"]) is not None:
+        found["cost so far"] = f"{cost} GPU-hours"
+    found |= {"last line": _without_addresses(known["line"][:_LINE]), "page": known["page_url"]}
+    found |= {"runbook": known["runbook_url"], "iteration": message.iteration}
+    if message.status == "firing":  # the message of the end does not repeat the evidence
+        if message.onset_iteration != message.iteration:
+            found["since iteration"] = message.onset_iteration
         rest = {name: value for name, value in evidence.items() if name not in _SHOWN}
-        lines += [_without_addresses(f"{name.replace('_', ' ')}: {value}") for name, value in rest.items()]
-    return "\n".join(map(_harmless, lines))
+        for name, value in rest.items():
+            found.setdefault(_without_addresses(name.replace("_", " ")), _without_addresses(str(value)))
+    return {_harmless(label): _harmless(str(value)) for label, value in found.items() if value not in (None, "")}
+
+
+def shortened(text: str, length: int) -> str:
+    """Return the text with at most `length` characters, and three dots at its end if some are missing."""
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def _harmless(text: str) -> str:

@@ -100,7 +100,14 @@ def test_examples_of_config_yaml_are_valid() -> None:
     text = uncommented((ROOT / "config.yaml").read_text("utf-8"))
     config = load(text, ["receiver.listen=127.0.0.1:9844"])  # without it the entry with labels says so
     assert [watch.name for watch in config.runs] == ["tr11-176B", None, "{namespace}/{job}"]
-    assert [notifier.name for notifier in config.notifiers] == ["on-call", "alertmanager", "stacks", "slack"]
+    assert [notifier.name for notifier in config.notifiers] == [
+        "on-call",
+        "alertmanager",
+        "stacks",
+        "chat",
+        "pager",
+        "mail",
+    ]
     assert config.web.tls_server_config is not None
     assert list(config.web.basic_auth_users) == ["prometheus"]
 

@@ -3,6 +3,7 @@
 import http.server
 import json
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,6 +37,8 @@ class Receiver(http.server.ThreadingHTTPServer):
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Answer)
         self.answers: list[int] = []
+        self.judge: Callable[[bytes], tuple[int, str]] = lambda _: (200, "")
+        """Status and body of an answer for which nothing is scripted (services.py)."""
         self.says = b""
         """The body of its answers."""
         self.received: list[tuple[str, dict[str, str], Any]] = []
@@ -60,8 +63,10 @@ class _Answer(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.received.append((self.path, dict(self.headers.items()), json.loads(body)))
-        status = self.server.answers.pop(0) if self.server.answers else 200
+        is_json = self.headers["Content-Type"] == "application/json"
+        self.server.received.append((self.path, dict(self.headers.items()), json.loads(body) if is_json else body))
+        status, says = self.server.judge(body)
+        status, says = (self.server.answers.pop(0), "") if self.server.answers else (status, says)
         if status == 0:
             self.server.released.wait(PATIENCE)
             return
@@ -72,7 +77,7 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         if 300 <= status < 400:
             self.send_header("Location", self.server.url)
         self.end_headers()
-        self.wfile.write(self.server.says)
+        self.wfile.write(says.encode() or self.server.says)
 
     def do_GET(self) -> None:
         self.server.received.append((self.path, {}, "a GET"))

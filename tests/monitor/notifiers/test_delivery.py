@@ -39,13 +39,14 @@ class Recorder:
         """Whatever is not quiet."""
         return not message.display_only
 
-    def send(self, message: Transition) -> None:
+    def send(self, message: Transition) -> str:
         """Takes the message, or fails as often as scripted."""
         self.entered.release()
         assert self.free.wait(PATIENCE)
         if self.failures:
             raise self.failures.pop(0)
         self.messages.append(message)
+        return "taken"
 
 
 class Loop:
@@ -242,20 +243,23 @@ def test_what_a_killed_daemon_delivered_is_not_sent_again(
     assert core.outbox.pending() == {"chat": 0, "mail": 3}
 
 
-def test_delivery_to_a_webhook_after_a_500(loop: Make, receiver: Receiver) -> None:
-    """All together: a receiver that fails once gets the message at the second try, under the same key."""
-    receiver.answers = [500, 200]
+def test_delivery_to_a_webhook_after_a_500(loop: Make, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    """All together: a receiver that fails once gets the message at the second try, under the same key. The first line
+    of its answer is logged.
+    """
+    receiver.answers, receiver.says = [500, 200], b"no_team\nsecond line"
     notifier = built(f"type: webhook, url: '{receiver.url}'")
 
     class Watched(Recorder):
-        def send(self, message: Transition) -> None:
-            notifier.send(message)
+        def send(self, message: Transition) -> str:
+            return notifier.send(message)
 
     one = loop(Watched("chat"))
     one.enqueue(HANG)
     one.turn()
     one.turn(1.0)
     assert outcomes(one, "chat") == {"sent": 1, "retried": 1}
+    assert "outcome=retried answered 500 Internal Server Error: no_team; it stays pending" in caplog.text
     assert receiver.bodies == [payload(HANG)] * 2
     assert len({headers["Idempotency-Key"] for _, headers, _ in receiver.received} | {payload(HANG)["id"]}) == 1
 

@@ -1,9 +1,8 @@
-"""Which messages a notifier wants; commands and Apprise."""
+"""Which messages a notifier wants; commands."""
 
 import json
 import sys
 import time
-import types
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from msgspec.structs import replace
 
 from megatron_monitor.config import ConfigError, load
 from megatron_monitor.notifiers import Notifier
-from megatron_monitor.notifiers.apprise import Apprise
 from megatron_monitor.notifiers.command import Command
 from megatron_monitor.notifiers.message import message_id
 from tests.monitor.notifiers.receiver import HANG, built, failure
@@ -106,61 +104,3 @@ def _runs(stat: Path) -> bool:
         return stat.read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-# --- apprise --------------------------------------------------------------------------------------------------------
-
-
-class _Library(types.ModuleType):
-    """What of Apprise is used, and what it was sent."""
-
-    def __init__(self, answer: bool) -> None:
-        super().__init__("apprise")
-        self.sent: list[dict[str, str]] = []
-        self.addresses: list[str] = []
-        library = self
-
-        class Service:
-            def add(self, address: str) -> bool:
-                library.addresses.append(address)
-                return "://" in address
-
-            def notify(self, **fields: str) -> bool:
-                library.sent.append(fields)
-                return answer
-
-        self.Apprise = Service
-
-
-@pytest.mark.parametrize(("status", "kind", "title"), [
-    ("firing", "failure", "[critical] tr11-176B: hang"), ("resolved", "success", "[resolved] tr11-176B: hang"),
-])  # fmt: skip
-def test_apprise_is_told_in_words(
-    status: Any, kind: str, title: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A title, and a text of facts that a person can act on; the addresses come from a file."""
-    library = _Library(True)
-    monkeypatch.setitem(sys.modules, "apprise", library)
-    urls = tmp_path / "urls"
-    urls.write_text("# chat\nslack://token\n\nmailto://x\n")
-    notifier = built(f"type: apprise, url_file: {urls}")
-    assert isinstance(notifier, Apprise)
-    notifier.send(replace(HANG, status=status))
-    assert library.addresses == ["slack://token", "mailto://x"]
-    (sent,) = library.sent
-    assert (sent["title"], sent["notify_type"]) == (title, kind)
-    assert sent["body"].splitlines()[0] == HANG.summary
-    begins = status == "firing"  # an end does not repeat the trouble
-    assert ("since iteration: 4099" in sent["body"]) == ("silence seconds: 321.5" in sent["body"]) == begins
-
-
-def test_apprise_fails_in_three_ways(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Not taken may pass; a form that is not known and a package that is missing do not."""
-    monkeypatch.setitem(sys.modules, "apprise", _Library(False))
-    notifier = built(f"type: apprise, url_file: {tmp_path / 'chat'}")
-    (tmp_path / "chat").write_text("slack://t\n")
-    assert failure(notifier) == ("not every address accepted the message", False)
-    (tmp_path / "chat").write_text("nonsense\n")
-    assert failure(notifier)[1] is True
-    monkeypatch.setitem(sys.modules, "apprise", None)
-    assert "pip install megatron-monitor[apprise]" in failure(notifier)[0]
