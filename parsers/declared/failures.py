@@ -43,8 +43,11 @@ IMPORTS = frozenset({"ModuleNotFoundError", "ImportError", "PackageNotFoundError
 # Programs of a job whose tracebacks do not concern the training
 _BYSTANDERS = lazy(r"wandb|tensorboard|nvidia-smi|mlflow|(?<![A-Za-z])(?:aim|comet)(?![a-z])|comet_ml")
 # A program that trains or starts one, by its file name (`llamafactory/launcher.py` under torchrun). Other programs of a
-# job make data, parse logs or copy files.
-_TRAINERS = lazy(r"train|tune|sft|gpt|llama|bert|megatron|launch", re.IGNORECASE)
+# job make data, parse logs or copy files. A launcher's own exceptions come before it starts anything.
+_TRAINERS = lazy(
+    r"(?:train|tune|sft|gpt|llama|bert|megatron|launch|torchrun|accelerate|deepspeed)[^/]*$|torch/distributed/run\.py$",
+    re.IGNORECASE,
+)
 # `Command '['/usr/bin/python3', '-u', 'train.py']' returned non-zero exit status 1.`, `Command 'torchrun train.py' died
 # with <Signals.SIGKILL: 9>.`; a failed build (`ninja`, `make`) or copy ended no training process
 _COMMAND = lazy(r"^Command '(?:\['([^']{1,400})'|(\S{1,400}))")
@@ -108,7 +111,7 @@ def role_of(exception: str, message: str, script: str | None, text: str) -> Role
         return "launcher"
     if script is None:
         return None
-    return "trainer" if _TRAINERS.search(script.rpartition("/")[2]) else "helper"
+    return "trainer" if _TRAINERS.search(script) else "helper"
 
 
 def _launched(message: str) -> bool:

@@ -62,7 +62,9 @@ class TracebackGatherer(Gatherer):
     pending: int = 1
     writers: dict[str, dict[str, Any]] = field(default_factory=dict)
     headless: bool = False
-    """True if its header was lost (wandb's output.log): the exception directly follows the frames."""
+    """True if it has no header: the exception directly follows the frames. wandb's output.log loses headers, and Python
+    prints none for a syntax error of the program itself.
+    """
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         """End one of the tracebacks at an exception line. The rules may read the line as well."""
@@ -145,7 +147,7 @@ def open_traceback(line: Line) -> Iterator[Event | Gatherer]:
     """Open the first traceback of a group."""
     if _is_header(line):
         yield TracebackGatherer()
-    elif line.text.rstrip().endswith(_TOP_LEVEL) and (frame := _FILE.match(line.text)):
+    elif (frame := _FILE.match(line.text)) and line.text.rstrip()[frame.end() :] in ("", _TOP_LEVEL):
         facts = {"script": frame[1], "top_level": True}
         yield TracebackGatherer(writers={line.prefix.key: facts}, headless=True)
 
@@ -159,7 +161,7 @@ def open_ignored(line: Line) -> Iterator[Event | Gatherer]:
 RULES: tuple[Rule, ...] = (
     Rule("pytorch.ignored", (b"Exception ignored ",), open_ignored, opens=IgnoredGatherer),
     Rule(
-        "pytorch.traceback", (b"Traceback (most recent call last):", b", in <module>"), open_traceback,
+        "pytorch.traceback", (b"Traceback (most recent call last):", b", in <module>", b'", line '), open_traceback,
         opens=TracebackGatherer,
     ),
 )  # fmt: skip

@@ -31,6 +31,38 @@ def test_the_same_node_twice_is_named() -> None:
     assert other.of("crash_loop") == []
 
 
+BEFORE_ALL = {
+    "ValueError: port is missing": """Traceback (most recent call last):
+  File "/opt/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+  File "/opt/venv/lib/torch/distributed/launcher/api.py", line 235, in _get_addr_and_port
+    raise ValueError(
+ValueError: port is missing
+""",
+    "FileNotFoundError: no such configuration": """Traceback (most recent call last):
+  File "/opt/venv/bin/accelerate", line 8, in <module>
+    sys.exit(main())
+FileNotFoundError: no such configuration
+""",
+    "SyntaxError: invalid syntax": """  File "/job/train.py", line 1
+    def main(:
+             ^
+SyntaxError: invalid syntax
+""",
+    "deepspeed: error: unrecognized arguments: --bogus": "deepspeed: error: unrecognized arguments: --bogus\n",
+    "Accelerate CLI tool: error: unrecognized arguments: --x": "Accelerate CLI tool: error: unrecognized arguments: --x\n",
+}
+
+
+@pytest.mark.parametrize("message", BEFORE_ALL)
+def test_a_launcher_that_fails_before_it_starts_anything_is_a_crash(message: str) -> None:
+    """Its process has ended with the exception, and no other one holds a node."""
+    played = play([(0.0, BEFORE_ALL[message])], 600.0)
+    told = played.firing("crash")
+    assert (told.severity, told.evidence["message"], played.kinds()) == ("critical", message, {"crash"})
+    assert played.state.proven
+
+
 CANCELLED = "slurmstepd: error: *** JOB {} ON n{} CANCELLED AT 2026-11-26T23:21:1{} {}***\n"
 FAILED, PREEMPTED = "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ", "DUE TO PREEMPTION "
 
