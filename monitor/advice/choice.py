@@ -68,8 +68,7 @@ def named_nodes(named: Iterable[str], own: set[str]) -> set[str]:
 def opened(state: RunState, incident: Incident) -> OpenIncident:
     """Return an incident in the form of the API."""
     evidence = incident.evidence
-    nodes = evidence.get("nodes")
-    names = [*(nodes if isinstance(nodes, list) else ()), evidence.get("node")]
+    names = evidence.get("nodes", ())
     return OpenIncident(
         id=f"{incident.event} {incident.incident} {incident.attempt}",
         incident=incident.incident,

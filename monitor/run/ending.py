@@ -40,18 +40,20 @@ class FailureKind(Struct, frozen=True):
     survivable: bool = False
     """A program may catch it and continue: it splits a batch or repeats a save."""
     of_node: bool = False
-    """It points to its node."""
+    """It points to its node, if the job has others."""
+    hardware: bool = False
+    """Its node is faulty."""
     bare: bool = False
     """It shows that something ended, but not why."""
 
 
 KINDS: dict[str, FailureKind] = {
-    "ecc": FailureKind(5.0, of_node=True),
+    "ecc": FailureKind(5.0, of_node=True, hardware=True),
     "nan_loss": FailureKind(5.0, survivable=True),
     "disk_full": FailureKind(5.0, survivable=True),
     "host_oom": FailureKind(5.0, of_node=True),
     "cuda_oom": FailureKind(5.0, survivable=True),
-    "node_failure": FailureKind(5.0, of_node=True),
+    "node_failure": FailureKind(5.0, of_node=True, hardware=True),
     "cuda_error": FailureKind(4.5, of_node=True),
     "bus_error": FailureKind(4.5, of_node=True),
     "time_limit": FailureKind(4.0, planned=True),
@@ -69,6 +71,7 @@ _FIRST = {name: place for place, name in enumerate(reversed(KINDS))}
 PLANNED = frozenset(name for name, kind in KINDS.items() if kind.planned)
 BARE = frozenset(name for name, kind in KINDS.items() if kind.bare)
 NODE_FAULTS = frozenset(name for name, kind in KINDS.items() if kind.of_node)
+HARDWARE_FAULTS = frozenset(name for name, kind in KINDS.items() if kind.hardware)
 
 
 class Evidence(Struct, frozen=True):

@@ -9,12 +9,13 @@ from functools import lru_cache
 from megatron_monitor.nodes.collectives import Missing, Report, missing
 from megatron_monitor.nodes.hostlist import HostlistError, expand, is_node_name
 from megatron_monitor.parsers.events import CollectiveStatus, ProcessExited, WatchdogTimedOut
-from megatron_monitor.run.ending import NODE_FAULTS
+from megatron_monitor.run.ending import HARDWARE_FAULTS, NODE_FAULTS
 from megatron_monitor.run.state import Attempt, RunState
 
 MOST = 4096  # nodes kept of a run: the largest machines have about ten thousand
 MOST_SERIES = 512  # nodes of a run with series: a job with 400 nodes costs a scrape as much as five runs
 _MAX_RANKS = 16_384  # ranks kept: no larger training is known
+_MOST_GPUS = 16  # of a node
 NODE_LIST = "SLURM_JOB_NODELIST"
 _LOCAL = frozenset({"localhost", "127.0.0.1"})  # printed by pdsh for its own host, equal on every node
 
@@ -142,14 +143,15 @@ def blamed(state: RunState) -> list[str]:
     failure = state.attempt.failure
     if failure is None or failure.failure in NODE_FAULTS:
         return suspects(state)
-    found = missing_ranks(state.attempt)
+    found = missing_ranks(state.attempt) if _has_several_nodes(state) else None
     return list(dict.fromkeys(nodes_of_ranks(state, found.ranks).values())) if found else []
 
 
 def suspects(state: RunState) -> list[str]:
     """Return the nodes that the attempt's failure names, most suspect first.
 
-    A rank with a watchdog time-out is a victim, so its node is not suspect. The node of the missing rank is.
+    A rank with a watchdog time-out is a victim, so its node is not suspect. The node of the missing rank is. In a job
+    of one node each failure is on that node: it is suspect only if its hardware failed.
     """
     attempt = state.attempt
     failure, names = attempt.failure, list[str]()
@@ -159,6 +161,16 @@ def suspects(state: RunState) -> list[str]:
     found = missing_ranks(attempt)
     if found is not None:
         names += nodes_of_ranks(state, found.ranks).values()
-    if not names and failure is not None and failure.failure == "node_failure" and len(listed_nodes(state)) == 1:
-        names += listed_nodes(state)  # the job's only node
-    return list(dict.fromkeys(names))
+    if failure is not None and failure.failure in HARDWARE_FAULTS:
+        if not names and failure.failure == "node_failure" and len(listed_nodes(state)) == 1:
+            names += listed_nodes(state)  # the job's only node
+    elif not _has_several_nodes(state):
+        return []
+    return list(dict.fromkeys(name for name in names if name not in _LOCAL))
+
+
+def _has_several_nodes(state: RunState) -> bool:
+    """Return True if the attempt is known to have more than one node."""
+    topology, known = state.attempt.topology, set(nodes_of(state)) - _LOCAL
+    ranks = (topology.world_size or 0) > (topology.processes_per_node or _MOST_GPUS)
+    return ranks or (topology.nodes or 0) > 1 or len(known) > 1

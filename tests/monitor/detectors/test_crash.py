@@ -31,6 +31,32 @@ def test_the_same_node_twice_is_named() -> None:
     assert other.of("crash_loop") == []
 
 
+ALONE = Scenario(iterations=120, world_size=8, tp=2, pp=1, global_batch_size=64)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "line", "named"),
+    [
+        (Scenario(iterations=120), "srun: error: n1: task 7: Segmentation fault\n", ["n1"]),
+        (ALONE, "srun: error: n1: task 7: Segmentation fault\n", None),
+        (ALONE, "srun: error: Node failure on n1\n", ["n1"]),
+    ],
+)
+def test_a_node_is_accused_only_if_the_job_has_others_or_its_hardware_failed(
+    scenario: Scenario, line: str, named: list[str] | None
+) -> None:
+    """In the job of one node each crash is on it. The place is told in any case."""
+    head = list(texts(scenario))[:-1]
+    ends = [(head[-1][0] + 1.0, line)]
+    again = [(at + 20_000.0, text) for at, text in [*head, *ends]]
+    played = play([*head, *ends, *again], 400.0)
+    told = [item for item in played.of("crash") if item.status == "firing"]
+    assert [item.evidence.get("nodes") for item in told] == [named, named]
+    assert "n1" in told[0].evidence["message"]
+    loop = [item.evidence["common_nodes"] for item in played.of("crash_loop")[:1]]
+    assert loop == ([named] if named else [])
+
+
 BEFORE_ALL = {
     "ValueError: port is missing": """Traceback (most recent call last):
   File "/opt/venv/bin/torchrun", line 8, in <module>
