@@ -48,7 +48,8 @@ def on_validation(state: RunState, event: events.ValidationLogged, context: Even
     known = attempt.validations.get(event.dataset)
     loss = event.losses.get("lm loss", next(iter(event.losses.values()), None))
     if known is not None and known.iteration == event.iteration and known.loss == loss:
-        return False  # a copy
+        # a copy, or the evaluation after the last step: on the whole set it has the same loss
+        return "exiting" if attempt.phase == "evaluating" and attempt.resumes_as == "exiting" else False
     if known is not None or len(attempt.validations) < _DATASETS_KEPT:
         attempt.validations[event.dataset] = Validation(event.iteration, loss)
     if known is not None and known.iteration and event.iteration and event.iteration > known.iteration:
