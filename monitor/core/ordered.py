@@ -120,8 +120,8 @@ class Ordered(Struct):
                 return first
             if any(line[0] >= self.last for line in lines[first:]):
                 return many
-            took = lines[-1][3] - came
-            if took < _ONLY_LATE or abs(_seconds(lines[-1][0]) - began - took) > _ONLY_LATE / 2.0:
+            seconds = lines[-1][3] - came
+            if seconds < _ONLY_LATE or abs(_seconds(lines[-1][0]) - began - seconds) > _ONLY_LATE / 2.0:
                 return first if shift is None else many
             back = _seconds(self.last) - began
         self.shift += ceil(back)

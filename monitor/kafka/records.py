@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from megatron_monitor.parsers.json_text import read_json
-from megatron_monitor.receiver.messages import Push, Stream, loki_json, otlp_json, otlp_protobuf
+from megatron_monitor.receiver.messages import Push, Stream, bounded, loki_json, otlp_json, otlp_protobuf
 from megatron_monitor.receiver.wire import WireError
 
 _TEXTS = ("message", "log", "line", "MESSAGE", "msg", "body")
@@ -30,10 +30,10 @@ def headers_of(message: object) -> dict[str, str]:
 
 def push_of(value: bytes, headers: Mapping[str, str], at: int) -> Push:
     """Return the record's streams. `at` (Unix nanoseconds, when the record was written) dates lines without a time and
-    those dated more than five minutes later.
+    those dated more than five minutes later. WireError, TooLargeError.
     """
     push = Push()
-    for part in _read(value).streams:
+    for part in bounded(_read(value)).streams:
         push.stream({**headers, **part.labels}).entries += part.entries
     for stream in push.streams:
         stream.date(at)

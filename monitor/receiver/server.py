@@ -23,7 +23,7 @@ from megatron_monitor.parsers.redaction import masked
 from megatron_monitor.pushed import REFUSED
 from megatron_monitor.receiver.agents import Agents
 from megatron_monitor.receiver.labels import StreamFile, origin_of
-from megatron_monitor.receiver.messages import PROTOCOLS, Push, Stream
+from megatron_monitor.receiver.messages import PROTOCOLS, Push, Stream, bounded
 from megatron_monitor.receiver.spool import QuotaError, Spool
 from megatron_monitor.receiver.wire import TooLargeError, WireError, unpack
 from megatron_monitor.serve.auth import Hosts, is_loopback
@@ -220,7 +220,7 @@ class Receiver:
             seconds = self._tenants.setdefault(tenant, _Tenant()).seconds_until_allowed(len(body), quota, now)
         if seconds > 0.0:
             raise QuotaError("more than receiver.max_bytes_per_second", seconds)
-        push = parse_json(body) if as_json else parse_protobuf(body)
+        push = bounded(parse_json(body) if as_json else parse_protobuf(body))
         self._store(push, tenant)
         return Reply(204, "text/plain", b"") if protocol == "loki" else _otlp_reply(kind, push.refused)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from megatron_monitor.kafka.records import headers_of, push_of
-from megatron_monitor.receiver.wire import WireError
+from megatron_monitor.receiver.wire import TooLargeError, WireError
 from tests.kafka_broker import loki
 
 AT = 1_800_000_000_123_000_000  # when the record was written, Unix nanoseconds
@@ -50,6 +50,12 @@ def test_what_is_read(value: bytes | dict[str, object], labels: dict[str, str], 
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     (stream,) = push_of(body, {"host": "n7"}, AT).streams
     assert (stream.labels, stream.entries) == (labels, lines)
+
+
+def test_a_record_of_too_many_lines() -> None:
+    """A megabyte of line ends would take 250 MB."""
+    with pytest.raises(TooLargeError, match="150000 lines"):
+        push_of(b"a" + b"\n" * 200_000 + b"a", {}, AT)
 
 
 def test_what_is_no_text() -> None:

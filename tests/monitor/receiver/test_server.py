@@ -137,6 +137,8 @@ def test_partial_success(running: Callable[..., Running]) -> None:
         (LOKI, loki("a"), JSON | {"Host": "rebound.example"}, 421),
         (LOKI, gzip.compress(b" " * (module.MAX_BODY_BYTES + 1)), JSON | {"Content-Encoding": "gzip"}, 413),
         (LOKI, b" " * (module.MAX_BODY_BYTES + 1), JSON, 413),
+        (LOKI, loki("\n" * 150_000), JSON, 413),
+        (LOKI, loki('{"log": "' + "\\n" * 150_000 + '", "stream": "stdout"}'), JSON, 413),
         ("/loki/api/v1/query", b"{}", JSON, 404),
         (LOKI, None, JSON, 405),
         ("/metrics", loki("a"), JSON, 405),

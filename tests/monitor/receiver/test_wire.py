@@ -129,6 +129,7 @@ SHAPES: dict[str, tuple[Callable[[bytes], Push], bytes]] = {
     "one object of many keys": (otlp_json, b'{"a":1' + b',"ab":1' * 1_000_000 + b"}"),
     "empty records": (otlp_json, b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[' + b"{}," * 1_000_000 + b"{}]}]}]}"),
     "empty fields": (otlp_protobuf, b"\x0a\x00" * 2_000_000),
+    "messages in messages": (otlp_protobuf, b"\x0a\x04\x12\x02\x12\x00" * 200_000),
     "unknown fields": (otlp_protobuf, b"\x78\x00" * 2_000_000),
 }
 
