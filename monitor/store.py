@@ -75,6 +75,7 @@ class Store:
         self.directory = directory
         self.path = directory / _NAME
         self._locks: list[int] = []
+        self._locked = False
         self.failures = 0
         self._end = 0
         """Where the next frame goes; 0: the file is to be written anew."""
@@ -94,6 +95,7 @@ class Store:
             self._take(directory)  # stays where the file below is deleted
             file = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             self._locks.append(file)
+            self._locked = True
             if not self._take(file):  # a network file system without locks
                 _log.warning("state=%s cannot be locked; see that no other monitor uses it", self.directory)
         except BaseException:
@@ -142,11 +144,13 @@ class Store:
     def save(self, parts: Mapping[str, bytes | None]) -> bool:
         """Keep these with what is kept. False, logged once a streak, if the disk will not have it: watching goes on."""
         try:
+            if self._locked:
+                self._check_directory()
             if self._end:
                 self._append(parts)
             else:
                 self._write_anew(parts)
-        except OSError as error:
+        except (OSError, StateInUseError) as error:
             self.failures += 1
             if self.failures == 1:
                 _log.warning("state=%s not saved: %s; watching goes on", self.path, error)
@@ -155,6 +159,16 @@ class Store:
         if self._end > 2 * self._whole + _SLACK:
             self._compact()
         return self._end > 0
+
+    def _check_directory(self) -> None:
+        """If somebody has removed or moved the directory, make and lock it again. Raises OSError: all is saved next."""
+        with contextlib.suppress(FileNotFoundError, IndexError):
+            if os.path.samestat(os.stat(self.directory), os.fstat(self._locks[0])):
+                return
+        self.release()
+        self._end = 0
+        self.lock()
+        raise OSError(errno.ESTALE, "its directory was removed or moved, and is made again")
 
     @property
     def wants_all(self) -> bool:

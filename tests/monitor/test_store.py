@@ -233,6 +233,29 @@ def test_a_file_that_somebody_removes_or_cuts_is_written_whole(tmp_path: Path) -
     assert Store(tmp_path).load() == ({"a": b"3", "b": b"2"}, [])
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_directory_that_is_removed_is_made_and_locked_again(tmp_path: Path, *, taken: bool) -> None:
+    """A second daemon does not start on its path; one that started before stays the only one that saves."""
+    first, second = Store(tmp_path / "state"), Store(tmp_path / "state")
+    first.lock()
+    assert first.save({"a": b"1"})
+    (tmp_path / "state").rename(tmp_path / "elsewhere")
+    if taken:
+        second.lock()
+        assert second.save({"a": b"2"})
+    assert not first.save({"b": b"1"})
+    assert first.wants_all
+    assert first.save({"a": b"1", "b": b"1"}) is not taken
+    if taken:
+        second.release()
+        assert not first.save({"b": b"1"})
+        assert first.save({"a": b"1", "b": b"1"})
+    with pytest.raises(StateInUseError):
+        Store(tmp_path / "state").lock()
+    assert Store(tmp_path / "state").load() == ({"a": b"1", "b": b"1"}, [])
+    first.release()
+
+
 class Crash(BaseException):
     """The process dies here."""
 
