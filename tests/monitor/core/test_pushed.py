@@ -120,6 +120,20 @@ def test_what_comes_too_late_is_counted_and_never_folded_backwards() -> None:
     assert lab.core.sources[FILE].reader.fed_bytes == len(lab.written[FILE])
 
 
+def test_a_made_up_run_has_no_series() -> None:
+    """Its late lines and duplicates are counted once it is a training."""
+    lab = Pushed()
+    for at in (10.0, 5.0, 20.0, 20.0):
+        lab.push((at, "no training"), run="made up")
+        lab.wait(3)
+    names = ("megatron_monitor_late_lines_total", "megatron_monitor_duplicate_lines_total")
+    assert [lab.counted(name) for name in names] == [0.0, 0.0]
+    for at, text in ((40.0, arguments() + step(1)), (50.0, step(2))):
+        lab.push((at, text), run="made up")
+        lab.wait(3)
+    assert [lab.counted(name) for name in names] == [1.0, 1.0]
+
+
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("seconds", [6, 9, 14, 3600])
 @pytest.mark.parametrize("pace", [1, 3, 10])
