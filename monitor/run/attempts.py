@@ -58,7 +58,6 @@ OUTCOMES: Final[dict[tuple[State, Seen], Outcome]] = {
 
 LAUNCHER: Final = "launcher "
 """Prefix of the set-up mark of a launcher that starts the processes of a node; the node's name follows."""
-_COPY_BEHIND = 2  # lines by which another program's report of the same step may be late or early
 _AHEAD = 2  # maximum intervals between two lines of one attempt
 _FAR = 3  # intervals between two lines that mean missing lines or another attempt
 _LEFT = 4  # earlier attempts of which one may continue at the same time
@@ -237,8 +236,6 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
         if attempt.step_source == "engine" and last is not None and iteration < last:
             return "another program's step goes back"
         counted = attempt.step_source == "trainer"
-    if last is not None and event.format != attempt.format and _is_second_format(state, event, source):
-        return "step of another format"
     if iteration == last and event.format not in BY_NAME:
         return "step of another format"  # a redrawn progress bar
     highest = state.learned.highest_iteration
@@ -262,26 +259,6 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
         if program_name(event.format) == program_name(attempt.format)
         else "another program's step goes back"
     )
-
-
-def _is_second_format(state: RunState, event: IterationLogged, source: str) -> bool:
-    """Return True if the line repeats steps that another format of this attempt reports too: a progress bar and a
-    logger, MLPerf's log and the trainer's. A line that is too far ahead counts as a step.
-    """
-    attempt = state.attempt
-    if event.format in BY_NAME and attempt.format in BY_NAME:
-        return False  # two versions of Megatron's line
-    last, iteration = attempt.last_iteration or 0, event.iteration
-    author = f"{source} {event.format}"
-    cursor = state.copies.positions.get(author)
-    before = cursor.last_iteration if cursor is not None else None
-    if before is not None and iteration < before:
-        return False  # this format went back too: an attempt begins
-    state.copies.moved(author, iteration, attempt.number)
-    interval = attempt.log_interval or 1
-    if iteration <= last:
-        return before is not None or last - iteration <= _COPY_BEHIND * interval
-    return before is not None and iteration - before > interval and iteration - last <= _COPY_BEHIND * interval
 
 
 def take_engine_step(state: RunState, event: EngineStepLogged, number: int, context: EventContext) -> bool:
