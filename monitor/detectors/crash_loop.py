@@ -7,9 +7,8 @@ tr1, a 13B training before BLOOM, was given the node with the ECC error again in
 from operator import attrgetter
 
 from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings
-from megatron_monitor.run.ending import PLANNED
-from megatron_monitor.run.nodes import nodes_of, suspects
 from megatron_monitor.run.records import AttemptEnd
+from megatron_monitor.run.restarts import end_of
 from megatron_monitor.run.state import RunState
 
 _CRASHES = 3  # Attempts in a row that failed without a new checkpoint; two may be chance.
@@ -31,7 +30,7 @@ class CrashLoop(Rule):
             return CLEAR
         ends = list(state.ends)
         if attempt.phase == "crashed" and attempt.failure is not None and not attempt.unconfirmed:
-            ends.append(_present(state))
+            ends.append(end_of(state, attempt.failure.at, died=True))
         elif _got_further(state):
             return CLEAR
         row = _row(ends)
@@ -64,19 +63,6 @@ def _summary(row: list[AttemptEnd], named: list[str]) -> str:
     reached = max((end.last_iteration or 0) for end in row)
     progress = f"none got beyond iteration {reached}" if reached else "none reached its first iteration"
     return f"{len(row)} attempts in a row have crashed ({kinds}) without a new checkpoint; {progress}; {where}"
-
-
-def _present(state: RunState) -> AttemptEnd:
-    attempt = state.attempt
-    failure = attempt.failure
-    assert failure is not None
-    named = suspects(state)
-    return AttemptEnd(
-        number=attempt.number, failure=failure.failure, message=failure.message, at=failure.at,
-        started_at=attempt.started_at, iterations=attempt.iterations,
-        last_iteration=attempt.last_iteration, checkpoint=state.learned.checkpoints.last_iteration,
-        planned=failure.failure in PLANNED, nodes=named or nodes_of(state), culprit=bool(named),
-    )  # fmt: skip
 
 
 def _row(ends: list[AttemptEnd]) -> list[AttemptEnd]:

@@ -72,7 +72,9 @@ def begin_attempt(state: RunState, at: float, *, in_process: bool = False) -> No
     died = before.phase == "crashed" or _ended_by_exception(state)
     if died:
         count_failure(state)  # an unconfirmed failure did end the attempt
-    _note_end(state, at, died=died)
+    end = end_of(state, at, died=died)
+    state.unplanned_ends += not end.planned
+    state.ends = [*state.ends, end][-_ENDS_KEPT:]
     over = before.phase in ("finished", "exiting") or before.training_done
     state.after_finish = over or (state.after_finish and not before.iterations)
     state.learned.baseline = state.last_baseline
@@ -103,35 +105,31 @@ def _ended_by_exception(state: RunState) -> bool:
     return failure.failure in ("python_exception", "stopped") and failure.after == attempt.iterations
 
 
-def _note_end(state: RunState, at: float, *, died: bool) -> None:
-    """Record how the replaced attempt ended: its cause, and whether the end was planned."""
+def end_of(state: RunState, at: float, *, died: bool) -> AttemptEnd:
+    """Return how the attempt ended: its cause, and whether the end was planned."""
     attempt, finished = state.attempt, state.attempt.phase in ("finished", "exiting")
     failure = None if finished else attempt.failure  # a finished attempt may have warnings while exiting
     failure_evidence = failure or Evidence("silence", state.progress_at or at)
     failed_at = attempt.ending.since if failure is not None else None
     cause = "hang" if attempt.hung else failure_evidence.failure or "unknown"
     planned = finished or cause in PLANNED or attempt.mixed  # with two trainings in one log, none may have ended
-    state.unplanned_ends += not planned
     named = suspects(state) if failure is not None else []
-    state.ends.append(
-        AttemptEnd(
-            number=attempt.number,
-            failure=cause,
-            message=failure_evidence.message[:300],
-            at=max(failure_evidence.at, failed_at or failure_evidence.at),
-            started_at=state.first_at if attempt.started_at is None else attempt.started_at,
-            iterations=attempt.iterations,
-            last_iteration=attempt.last_iteration,
-            checkpoint=state.learned.checkpoints.last_iteration,
-            planned=planned,
-            nodes=(named or nodes_of(state))[:_NODES_KEPT],
-            culprit=bool(named),
-            crashed=died,
-            watched=state.live,
-            line=failure_evidence.line,
-        )
+    return AttemptEnd(
+        number=attempt.number,
+        failure=cause,
+        message=failure_evidence.message[:300],
+        at=max(failure_evidence.at, failed_at or failure_evidence.at),
+        started_at=state.first_at if attempt.started_at is None else attempt.started_at,
+        iterations=attempt.iterations,
+        last_iteration=attempt.last_iteration,
+        checkpoint=state.learned.checkpoints.last_iteration,
+        planned=planned,
+        nodes=(named or nodes_of(state))[:_NODES_KEPT],
+        culprit=bool(named),
+        crashed=died,
+        watched=state.live,
+        line=failure_evidence.line,
     )
-    del state.ends[:-_ENDS_KEPT]
 
 
 def add_seconds(state: RunState, seconds: float) -> None:

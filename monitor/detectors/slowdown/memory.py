@@ -68,13 +68,6 @@ class Shift(Struct):
     """True if it has lasted long enough to be notified."""
 
 
-class Flap(Struct):
-    """A slower level that ended soon, as this run does by itself."""
-
-    size: float
-    lines: int
-
-
 class Segment(Struct):
     """One attempt at one batch size: its time and its nodes."""
 
@@ -121,7 +114,8 @@ class SlowdownMemory(Rule):
     shift: Shift | None = None
     faster: Shift | None = None
     segments: list[Segment] = field(default_factory=list)
-    flaps: list[Flap] = field(default_factory=list)
+    flaps: list[tuple[float, int]] = field(default_factory=list)
+    """(size, lines) of slower levels that ended soon, as this run does by itself."""
     reference: float | None = None
     """Logarithm of the seconds per iteration of the present level. None: unknown."""
     untimed: int | None = None

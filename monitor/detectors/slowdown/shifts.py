@@ -8,7 +8,6 @@ from megatron_monitor.detectors.slowdown.memory import (
     SETTLED,
     SETTLING,
     SUM_LIMIT,
-    Flap,
     Shift,
     SlowdownMemory,
     SlowdownSettings,
@@ -174,7 +173,7 @@ def _is_usual(memory: SlowdownMemory, track: Level, size: float) -> bool:
         rare = lasting * math.log(share) <= math.log(_CHANCE)
         if not rare or (longest > _STRETCH and lasting <= longest):
             return True
-    flaps = [flap.lines for flap in memory.flaps if flap.size > size / 2]
+    flaps = [lines for known, lines in memory.flaps if known > size / 2]
     return bool(flaps) and lasting < min(_FLAP * len(flaps), max(flaps) * len(flaps) ** 2)
 
 
@@ -236,7 +235,7 @@ def _return(memory: SlowdownMemory, track: Level, shift: Shift) -> None:
     """End the shift, because the times are back at the old level."""
     memory.shift = None
     if shift.lines < _NORMAL:
-        memory.flaps.append(Flap(shift.level - shift.base, shift.lines))
+        memory.flaps.append((shift.level - shift.base, shift.lines))
         del memory.flaps[:-_FLAPS]
     if shift.reason != "drift":
         memory.tracks[memory.key] = _resumed(track, shift, 4)
