@@ -147,16 +147,13 @@ def _effective_tera_flops(v: _Inputs, batch: int, sequence: int) -> float:
     return float(8 * v.parameters * sequence * batch / v.log_interval)
 
 
-def _bigscience(v: _Inputs, batch: int, sequence: int) -> float:
-    """BigScience since PR 251 (ae6277f5, 2022-02): 24 F B s l h^2 (1 + s/6h + V/16lh) / (t W), 32 for 24 with GLU.
-
-    The share of the vocabulary is correct only for F = 4, because logits are never recomputed.
-    """
-    return _narayanan(v, batch, sequence, 32 if v.topology.glu else 24)
-
-
 def _narayanan(v: _Inputs, batch: int, sequence: int, coefficient: int) -> float:
-    """Narayanan et al. 2021 (arXiv 2104.04473), equation 3. The MLP is 4h wide for all arguments."""
+    """Narayanan et al. 2021 (arXiv 2104.04473), equation 3; the MLP is 4h wide whatever the arguments say.
+
+    BigScience since PR 251 (ae6277f5, 2022-02): 24 F B s l h^2 (1 + s/6h + V/16lh) / (t W), 32 for 24 with GLU. The
+    share of the vocabulary is correct only for F = 4, because logits are never recomputed. gpt-neox since 2023-12-06
+    (050f560e): the same, without GLU.
+    """
     layers, hidden = v.layers, v.hidden_size
     shape = 1 + sequence / (6 * hidden) + v.padded_vocab_size / (16 * layers * hidden)
     return float(coefficient * v.passes * batch * sequence * layers * hidden**2 * shape)
@@ -225,11 +222,6 @@ def _gpt_neox_bracket(v: _Inputs, batch: int, sequence: int) -> float:
     return float(flops + v.padded_vocab_size / (16 * layers * hidden))
 
 
-def _gpt_neox(v: _Inputs, batch: int, sequence: int) -> float:
-    """gpt-neox since 2023-12-06 (050f560e): that of PR 251, without GLU."""
-    return _narayanan(v, batch, sequence, 24)
-
-
 Formula = Callable[[Topology, float, int, int], float | None]
 """Topology, seconds and samples per iteration, tokens per sample -> TFLOP/s per GPU. None: an input is missing."""
 
@@ -247,13 +239,13 @@ def _formula(flops: Callable[[_Inputs, int, int], float]) -> Formula:
 
 EFFECTIVE = "effective_tera_flops"
 FORMULAS: dict[str, Formula] = {
-    "bigscience": _formula(_bigscience),
+    "bigscience": _formula(lambda v, batch, sequence: _narayanan(v, batch, sequence, 32 if v.topology.glu else 24)),
     "megatron_deepspeed_2021": _formula(_megatron_deepspeed_2021),
     "microsoft": _formula(_microsoft),
     "megatron_lm_2026": _formula(_megatron_lm_2026),
     "megatron_lm_2024": _formula(_megatron_lm_2024),
     "megatron_lm_2023": _formula(_megatron_lm_2023),
-    "gpt_neox": _formula(_gpt_neox),
+    "gpt_neox": _formula(lambda v, batch, sequence: _narayanan(v, batch, sequence, 24)),
     "gpt_neox_bracket": _formula(_gpt_neox_bracket),
     "gpt_neox_2021": _formula(_gpt_neox_2021),
     "seed": _formula(_seed),
