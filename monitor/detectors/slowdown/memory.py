@@ -16,17 +16,8 @@ _ON = frozenset({"1", "true", "True"})  # values of CUDA_LAUNCH_BLOCKING
 # Sums of deviations (CUSUM), in scales: fewer than 1 false alarm in 10,000 iterations at 2 % noise.
 SUM_LIMIT = 11.0
 WARM_UP = 3  # first iterations of an attempt that are skipped: compilation and caches make them up to 35 % slower
-DRIFT = 0.04  # drift: the median of 50 iterations over the best one; less is lost in the noise of long runs
-# Smaller shifts and drifts are not reported if the arguments let the sequence grow and no line reports by how much
-# (random-LTD): all of that growth cost 25 % in a real run.
-GROWING = 0.25
 # Compared with earlier attempts: another allocation of nodes differs by more than iterations do.
 BETWEEN_ATTEMPTS = 0.04
-# Seconds of an attempt's iterations in which GPUs reach their lasting clocks: on one cluster of MLPerf v5.1 each of 20
-# runs became 2 to 7 % slower within its first two minutes, for good. A smaller shift than SETTLED in this time is the
-# level.
-SETTLING = 120.0
-SETTLED = 0.1  # a shift that neither warm GPUs nor a preceding evaluation explain: none of those runs slowed by 10 %
 # Seconds of slow iterations before a critical finding is notified. Until then it is shown. On a shared node iterations
 # of 2.3 s took a quarter longer for 17 s, and a person who is paged then finds nothing.
 STANDING = 30.0

@@ -2,21 +2,21 @@
 
 import math
 
-from megatron_monitor.detectors.slowdown.memory import (
-    DRIFT,
-    GROWING,
-    SETTLED,
-    SETTLING,
-    SUM_LIMIT,
-    Shift,
-    SlowdownMemory,
-    SlowdownSettings,
-)
+from megatron_monitor.detectors.slowdown.memory import SUM_LIMIT, Shift, SlowdownMemory, SlowdownSettings
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics import levels
 from megatron_monitor.statistics.levels import Level, level_of
 from megatron_monitor.statistics.median import median_high
 
+_DRIFT = 0.04  # drift: the median of 50 iterations over the best one; less is lost in the noise of long runs
+# Smaller shifts and drifts are not reported if the arguments let the sequence grow and no line reports by how much
+# (random-LTD): all of that growth cost 25 % in a real run.
+_GROWING = 0.25
+# Seconds of an attempt's iterations in which GPUs reach their lasting clocks: on one cluster of MLPerf v5.1 each of 20
+# runs became 2 to 7 % slower within its first two minutes, for good. A smaller shift than _SETTLED in this time is the
+# level.
+_SETTLING = 120.0
+_SETTLED = 0.1  # a shift that neither warm GPUs nor a preceding evaluation explain: none of those runs slowed by 10 %
 _ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps are within it, hiccups of 10 and 20 % are not
 _ALIKE = 0.15  # the same for four and more without the farthest
 _STILL = 3  # last iterations that must be slow for that; any of them may begin the return
@@ -61,11 +61,11 @@ def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, setting
             changed = True
         elif not faster.over and iteration - faster.onset > _FASTER_SHOWN:
             faster.over = changed = True
-    threshold = GROWING if grows else settings.threshold
+    threshold = _GROWING if grows else settings.threshold
     size = shifted(track, needed(track.scale, threshold), threshold, SUM_LIMIT)
     if not size or (size > 0 and _is_usual(memory, track, size)):
         return changed
-    if shift is None and faster is None and 0 < size < math.log1p(SETTLED) and _settles(track, step):
+    if shift is None and faster is None and 0 < size < math.log1p(_SETTLED) and _settles(track, step):
         memory.tracks[memory.key] = level_of(track.values[-_since(track) :], track.scale, track.unit)
         return changed
     _take_shift(memory, track, iteration, at, size, settings)
@@ -87,7 +87,7 @@ def _watch_drift(memory: SlowdownMemory, track: Level, iteration: int, at: float
     drift = track.drifted()
     if drift is None or track.best is None:
         return False
-    limit = max(math.log1p(DRIFT), 3 * track.scale, UNITS * (track.unit or 0.0))
+    limit = max(math.log1p(_DRIFT), 3 * track.scale, UNITS * (track.unit or 0.0))
     if drift <= limit:
         return False
     if memory.flaps:  # the level of a run with flaps has drifted when nearly all steps of a longer time are slow
@@ -179,7 +179,7 @@ def _is_usual(memory: SlowdownMemory, track: Level, size: float) -> bool:
 
 def _settles(track: Level, step: Step) -> bool:
     """Return True if the attempt's iterations have taken less time than its GPUs may need to settle."""
-    return track.value is not None and step.finished * math.exp(track.value) < SETTLING
+    return track.value is not None and step.finished * math.exp(track.value) < _SETTLING
 
 
 def _since(track: Level, up: bool = True) -> int:

@@ -7,15 +7,8 @@ from megatron_monitor.parsers.events import EngineStepLogged, Event, IterationLo
 from megatron_monitor.parsers.programs import BY_NAME
 from megatron_monitor.run.records import MemoryPeaks
 from megatron_monitor.run.state import Attempt, RunState
-from megatron_monitor.run.steps.sources import StepSource
 
-_SOURCES: dict[type[Event], StepSource] = {
-    IterationLogged: "iteration",
-    EngineStepLogged: "engine",
-    TrainerLogged: "trainer",
-    TrainerProgressed: "trainer",
-}
-STEP_EVENTS = frozenset(_SOURCES)
+STEP_EVENTS: frozenset[type[Event]] = frozenset({IterationLogged, EngineStepLogged, TrainerLogged, TrainerProgressed})
 
 
 class Step(Struct, gc=False, kw_only=True):
