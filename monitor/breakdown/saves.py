@@ -66,13 +66,3 @@ def evidence(found: SlowSaves) -> dict[str, Any]:
         "normal_save_seconds": round(found.base, 3),
         "ratio": round(1 + found.lost, 4),
     }
-
-
-def slower_saves(gaps: list[float]) -> str:
-    """Return a text about how the last saves became slower. Empty: they did not, or are too few."""
-    if len(gaps) < _PREVIOUS_SAVES + _LAST:
-        return ""
-    base, level = median(gaps[:-_LAST]), median(gaps[-_LAST:])
-    if level < _LONGER * base or min(gaps[-_LAST:]) < max(gaps[:-_LAST]):
-        return ""
-    return f"the last saves took {level:.4g} s, those before {base:.4g} s: look at the file system of the checkpoints"

@@ -130,8 +130,6 @@ def faster(state: RunState, shift: Shift) -> Finding:
 def before_hang(state: RunState) -> str:
     """Return the pace before the run hung: that iterations had become slower, and where. Empty: they had not."""
     memory = state.memory_of.get(SlowdownMemory.name)
-    if state.attempt.phase == "saving":
-        return saves.slower_saves(state.learned.silences.values("saving"))
     if not isinstance(memory, SlowdownMemory) or memory.shift is None:
         return ""
     shift, found = memory.shift, memory.window.found
