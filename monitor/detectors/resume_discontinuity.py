@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct, field
 
 from megatron_monitor.detectors.base import CLEAR, RANK, Finding, Rule, RuleSettings, Severity
-from megatron_monitor.parsers.events import IterationsSkipped, ProgramExited
+from megatron_monitor.parsers.events import ProgramExited
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
@@ -135,7 +135,7 @@ class ResumeDiscontinuity(Rule):
     """The run's past and the findings of the last restart."""
 
     name = "resume_discontinuity"
-    listens = (IterationsSkipped, ProgramExited)
+    listens = (ProgramExited,)
 
     history: StepHistory = field(default_factory=StepHistory)
     older: StepHistory | None = None
@@ -143,7 +143,6 @@ class ResumeDiscontinuity(Rule):
     attempt: int = 0
     schedule: str | None = None
     total: int | None = None
-    skipped_to: int | None = None
     found: list[dict[str, Any]] = field(default_factory=list)
     found_at: float | None = None
     found_iteration: int | None = None
@@ -158,12 +157,9 @@ class ResumeDiscontinuity(Rule):
     left_early: bool = False
     """True if the last attempt ended as planned before its last iteration, so that the next one must continue."""
 
-    def on_event(self, state: RunState, event: IterationsSkipped | ProgramExited, _settings: RuleSettings) -> bool:
-        """A planned skip of a range makes a jump expected. A job of a chain that ends in time leaves work."""
-        if isinstance(event, ProgramExited):
-            self.left_early = event.reason in _IN_TIME and not state.attempt.training_done
-        else:
-            self.skipped_to = max(event.last, self.skipped_to or 0)
+    def on_event(self, state: RunState, event: ProgramExited, _settings: RuleSettings) -> bool:
+        """A job of a chain that ends in time leaves work."""
+        self.left_early = event.reason in _IN_TIME and not state.attempt.training_done
         return False
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
@@ -228,7 +224,7 @@ class ResumeDiscontinuity(Rule):
         self._take(step, found)
         anew = bool(history.lines) and step.iteration <= history.lines[0].iteration
         self.older, self.history = history if found else None, StepHistory() if found or anew else history
-        self.skipped_to, self.left_early = None, False
+        self.left_early = False
         return had or bool(found)
 
     def _take(self, step: Step, found: list[dict[str, Any]]) -> None:
@@ -246,7 +242,7 @@ class ResumeDiscontinuity(Rule):
         jump = iteration - last
         if jump > 2 * every:
             # Lines or iterations were lost: the present position in the schedule is unknown.
-            if self.skipped_to is not None or not _ahead(history, step, jump):
+            if not _ahead(history, step, jump):
                 return []
             text = f"went on at iteration {iteration}, the last one seen was {last}, the consumed samples show no more"
             return [_found("iteration", "warning", text, iteration=iteration, last_iteration=last)]
