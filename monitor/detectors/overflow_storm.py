@@ -7,6 +7,7 @@ normal operation one or two steps (hysteresis) are skipped each time a larger sc
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -15,7 +16,7 @@ from msgspec import field
 from megatron_monitor.detectors.base import AttemptRule, Finding, RuleSettings, Severity, stated, unless_standing
 from megatron_monitor.parsers.events import OverflowSkipped
 from megatron_monitor.run.records import plus
-from megatron_monitor.run.state import Attempt, RunState
+from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.series import ScaleSearch
 
@@ -41,10 +42,6 @@ def _chance_row(norm: float) -> int:
     """
     units = int("".join(map(str, Decimal(repr(norm)).as_tuple().digits)))
     return math.ceil(math.log(_BY_CHANCE) / math.log(min(_EQUAL / units, _MOST_EQUAL)))
-
-
-def _most(engines: list[int]) -> int:
-    return max((engines.count(engine) for engine in set(engines)), default=0)
 
 
 class OverflowStorm(AttemptRule):
@@ -100,7 +97,7 @@ class OverflowStorm(AttemptRule):
             repeated = lines and self._norm(step.grad_norm, explained)
             searching = self.search.is_searching(step.finished, first == step.iteration, bad)
             if (bad or repeated or self.firing) and self._seen(step.iteration, skipped, fell or repeated, searching):
-                changed |= self._weigh(state, step.at, step.iteration, step.interval)
+                changed |= self._weigh(step.at, step.iteration, step.interval)
         return changed
 
     def _seen(self, iteration: int, skipped: int, bad: bool, searching: bool) -> bool:
@@ -128,7 +125,7 @@ class OverflowStorm(AttemptRule):
             return False
         self.overflows.append((iteration, engine))
         at = attempt.step_timer.at if attempt.step_timer.at is not None else state.updated_at
-        return self._weigh(state, at, iteration, attempt.log_interval or 1)
+        return self._weigh(at, iteration, attempt.log_interval or 1)
 
     def _norm(self, norm: float | None, explained: bool) -> bool:
         """Return True if the norm is repeated more often than one halving with its hysteresis explains.
@@ -152,24 +149,13 @@ class OverflowStorm(AttemptRule):
         self.frozen = self.frozen or self.repeats >= needed
         return True
 
-    def _reported(self, attempt: Attempt) -> int:
-        """Return the steps of the last iterations with overflow lines, from the engine with the most lines, and no more
-        than the engines' own counters show.
-        """
-        until = attempt.overflows.last_counter_step
-        open_lines = _most([engine for after, engine in self.overflows if after >= until])
-        closed = [item for item in self.overflows if item[0] < until]
-        if not closed:
-            return open_lines
-        skipped_later = sum(skipped for step, skipped in attempt.overflows.counted if step > closed[0][0])
-        return min(_most([engine for _, engine in closed]), skipped_later) + open_lines
-
-    def _weigh(self, state: RunState, at: float, iteration: int, every: int) -> bool:
+    def _weigh(self, at: float, iteration: int, every: int) -> bool:
         """Count the evidence of the last iterations. Return True if the finding may have changed."""
         span = max(_SPAN, every)
         self.overflows = [item for item in self.overflows if item[0] > iteration - span]
         self.skips = [item for item in self.skips if item[0] > iteration - span]
-        self.reported = reported = self._reported(state.attempt)
+        engines = Counter(engine for _, engine in self.overflows)
+        self.reported = reported = max(engines.values(), default=0)
         counted = sum(skipped for _, skipped in self.skips)
         needed = _SKIPPED if every == 1 else max(_SKIPPED, _SHARE * every + 1)
         most = max(reported, counted)

@@ -142,7 +142,6 @@ def _trim(ring: dict[int, Any], size: int) -> None:
 _COPY_WITHIN = 10  # iterations within which the same overflow is a copy: loss scale windows are longer
 _MAX_PAIRS = 64
 _MAX_ENGINES = 8
-_MAX_COUNTERS = 11
 
 
 class Overflows(Struct):
@@ -168,8 +167,8 @@ class Overflows(Struct):
     """The most steps that one engine has skipped between its counter before `step` and that at `step`."""
     counters: list[int] = field(default_factory=list)
     """Engine -> its last counter."""
-    counted: list[tuple[int, int]] = field(default_factory=list)
-    """(step, steps skipped since the counter before) of the last counters."""
+    first_step: int = 0
+    """The step of the first counter."""
 
     def add_line(self, event: OverflowSkipped, iteration: int, every: int) -> bool:
         """Return True if no line has reported this overflow before. `every`: iterations between two lines of steps."""
@@ -200,23 +199,17 @@ class Overflows(Struct):
         self.scales[engine] = after
         return engine
 
-    @property
-    def last_counter_step(self) -> int:
-        """The step of the last counter; 0 if no counter is printed or none has moved."""
-        return self.step if any(self.counters) else 0
-
     def add_counter(self, step: int, skipped: int) -> int:
         """Add an engine's count of skipped steps. Return how many of them no other engine has reported."""
+        self.first_step = self.first_step or step
         if step != self.step:
             self.step, self.place, self.skipped = step, 0, 0
-            self.counted = [*self.counted[1 - _MAX_COUNTERS :], (step, 0)]
         place, self.place = self.place, self.place + 1
         if place < len(self.counters):
             since, self.counters[place] = max(0, skipped - self.counters[place]), skipped
         else:  # a further engine that appears later may have skipped these long ago
-            since = skipped if len(self.counted) == 1 else 0
+            since = skipped if step == self.first_step else 0
             self.counters.append(skipped)
         added = max(0, since - self.skipped)
         self.skipped += added
-        self.counted[-1] = (step, self.skipped)
         return added
