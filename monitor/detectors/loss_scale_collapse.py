@@ -22,7 +22,6 @@ from megatron_monitor.statistics.series import ScaleSearch
 _BLOCKS = 16  # remembered blocks of a slow decline
 _DYNAMIC = 16.0  # an attempt that never had this scale did not fall to its minimum
 _SHORT, _LONG = 10, 50  # iterations within which halvings are counted
-_GROWN = 1.25  # times the smallest median of a block: a norm that rises so far and stays is not noise
 _ORDER = ("", "declining", "falling", "minimum", "exhausted")
 """Reasons, the worst last."""
 
@@ -62,16 +61,12 @@ class LossScaleCollapse(AttemptRule):
     block: list[float] = field(default_factory=list)
     block_from: int = 0
     blocks: list[float] = field(default_factory=list)
-    norms: list[float] = field(default_factory=list)
-    """Grad norms of the current block."""
-    usual_norms: list[float] = field(default_factory=list)
-    """Medians of the blocks with grad norms."""
     reason: str = ""
     onset: int = 0
     since: float = 0.0
     before: float = 0.0
     last_fall: int = 0
-    handed_on = ("blocks", "usual_norms")
+    handed_on = ("blocks",)
     """A new attempt starts a new scaler. Earlier scales are remembered."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
@@ -105,7 +100,7 @@ class LossScaleCollapse(AttemptRule):
         if searching:
             self.block_from = iteration
             return changed
-        changed |= self._slow(step, level, lines)
+        changed |= self._slow(step, level)
         if fall > 0:
             changed |= self._fallen(step.at, iteration, step.interval, fall)
         if self.reason:
@@ -144,18 +139,13 @@ class LossScaleCollapse(AttemptRule):
             return self._open(at, "falling", self.falls[0][0])
         return bool(self.reason)
 
-    def _slow(self, step: Step, level: float, lines: bool) -> bool:
+    def _slow(self, step: Step, level: float) -> bool:
         """Update the medians of whole blocks."""
         iteration = step.iteration
         self.block.append(level)
-        if lines and step.grad_norm is not None:
-            self.norms.append(step.grad_norm)
         if iteration - self.block_from < _BLOCK:
             return False
         present, self.block, self.block_from = median_high(self.block), [], iteration
-        if self.norms:
-            self.usual_norms = [*self.usual_norms[1 - _BLOCKS :], median_high(self.norms)]
-            self.norms = []
         past = self.blocks
         declined = bool(past) and max(past) - present >= _DECLINE
         past.append(present)
@@ -187,7 +177,6 @@ class LossScaleCollapse(AttemptRule):
         self.reason, self.falls, self.before = "", [], 0.0
         self.highest = level
         self.block, self.block_from, self.blocks = [], iteration, []  # no decline is reported after the fall
-        self.norms, self.usual_norms = [], []
         return True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
@@ -202,7 +191,8 @@ class LossScaleCollapse(AttemptRule):
         texts = {
             "falling": f"falling since iteration {self.onset}: {scale:.6g} now{was}; losses have blown up 30 "
             "iterations after such a fall: keep a checkpoint from before, watch grad norm and loss",
-            "declining": f"sinking up to iteration {self.onset}: {scale:.6g} now{was}; {self._of_gradients()}",
+            "declining": f"sinking up to iteration {self.onset}: {scale:.6g} now{was}; if gradients grow, lower the "
+            "learning rate or go back before it breaks",
             "minimum": f"at its minimum since iteration {self.onset}: {scale:.6g} now{was}; the model learns nothing: "
             "stop, go back to a checkpoint from before and skip the data or lower the learning rate",
             "exhausted": f"below its minimum at iteration {self.onset}{was}: the program stops; go back to a "
@@ -218,14 +208,3 @@ class LossScaleCollapse(AttemptRule):
         }
         summary = f"loss scale {texts[self.reason]}"
         return Finding("firing", severity, summary, stated(evidence), onset=self.onset, since=self.since)
-
-    def _of_gradients(self) -> str:
-        """Return what the blocks' grad norms show: a scale also sinks if single steps overflow by chance."""
-        norms, advice = self.usual_norms, "lower the learning rate or go back before it breaks"
-        if len(norms) < 2:
-            return f"if gradients grow, {advice}"
-        least, last = min(norms), norms[-1]
-        figures = f"grad norm {last:.3g}, {least:.3g} at its least"
-        if last >= _GROWN * least:
-            return f"gradients grow ({figures}): {advice}"
-        return f"gradients do not grow ({figures}): watch the loss"
