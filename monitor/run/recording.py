@@ -117,7 +117,7 @@ def _row(state: RunState, time: float | None) -> Row:
         latest.loss_scale,
         seconds,
         state.last_baseline,
-        latest.tflops if latest.tflops is not None else _other_tflops(state, seconds),
+        printed if (printed := derived.printed_tflops(state)) is not None else _computed_tflops(state, seconds),
         memory.max_reserved or memory.max_allocated,
         latest.learning_rate,
         latest.global_batch_size,
@@ -127,13 +127,9 @@ def _row(state: RunState, time: float | None) -> Row:
     )
 
 
-def _other_tflops(state: RunState, seconds: float | None) -> float | None:
-    """Return the TFLOPs of a separate line, or FLOPs over time. FLOPs are computed once per batch size, sequence length
-    and layout.
-    """
+def _computed_tflops(state: RunState, seconds: float | None) -> float | None:
+    """Return FLOPs over time. FLOPs are computed once per batch size, sequence length and layout."""
     attempt = state.attempt
-    if attempt.effective_tflops is not None:
-        return attempt.effective_tflops
     if not seconds:
         return None
     topology, latest = attempt.topology, attempt.latest

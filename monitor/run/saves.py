@@ -3,9 +3,6 @@
 Each `on_` function is a handler of `fold`.
 """
 
-from datetime import datetime
-from typing import Any
-
 from megatron_monitor.breakdown.saves import KEPT
 from megatron_monitor.parsers import events
 from megatron_monitor.run.evidence import pass_by
@@ -151,14 +148,9 @@ def note_save(state: RunState, seconds: float, iteration: int | None = None) -> 
         del durations[next(iter(durations))]
 
 
-def _between(start: Any, end: str | None) -> float | None:
-    if not isinstance(start, str) or end is None:
-        return None
-    try:
-        seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
-    except (ValueError, TypeError):
-        return None
-    return seconds if seconds >= 0 else None
+def _between(start: str | None, end: str | None) -> float | None:
+    first, last = log_clock(start), log_clock(end)
+    return None if first is None or last is None or last < first else last - first
 
 
 def on_load(
