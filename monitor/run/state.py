@@ -26,21 +26,10 @@ from megatron_monitor.charts.steady import Steady
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.nodes.collectives import Missing, Report
 from megatron_monitor.parsers.events import text_of
+from megatron_monitor.run import records
 from megatron_monitor.run.coverage import Coverage
 from megatron_monitor.run.ending import RUNNING, Ending, Evidence
 from megatron_monitor.run.phases import Parts, Phase
-from megatron_monitor.run.records import (
-    AttemptEnd,
-    Buffering,
-    Checkpoints,
-    Experiment,
-    FailedRestart,
-    LatestValues,
-    MemoryPeaks,
-    Save,
-    SlurmJob,
-    Validation,
-)
 from megatron_monitor.run.silence import Intervals, Silences
 from megatron_monitor.run.steps.copies import CountedSteps, Overflows
 from megatron_monitor.run.steps.pace import Histogram, Pace
@@ -90,7 +79,7 @@ class Attempt:
     trainer: TrainerState = field(default_factory=TrainerState)
     engine: EngineState = field(default_factory=EngineState)
     format: str | None = None
-    latest: LatestValues = field(default_factory=LatestValues)
+    latest: records.LatestValues = field(default_factory=records.LatestValues)
     resumed: bool = False
     """True: its first iteration has shown how much work the end of the attempt before cost."""
     from_zero: bool = False
@@ -149,10 +138,10 @@ class Attempt:
     """Validation results in the last complete evaluation: after so many the loop continues."""
     validations_since: int = 0
     """Validation results since the last iteration line."""
-    validations: dict[str, Validation] = field(default_factory=dict)
-    save: Save = field(default_factory=Save)
+    validations: dict[str, records.Validation] = field(default_factory=dict)
+    save: records.Save = field(default_factory=records.Save)
     seconds_since_checkpoint: float = 0.0
-    memory: MemoryPeaks = field(default_factory=MemoryPeaks)
+    memory: records.MemoryPeaks = field(default_factory=records.MemoryPeaks)
 
     nodes: dict[str, int] = field(default_factory=dict)
     """Node named before lines -> number of lines; a bounded number of nodes."""
@@ -261,7 +250,7 @@ class LearnedBehavior:
     """True: its iterations count from 0."""
     highest_iteration: int | None = None
     silences: Silences = field(default_factory=Silences)
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    checkpoints: records.Checkpoints = field(default_factory=records.Checkpoints)
 
 
 @dataclass(slots=True)
@@ -289,14 +278,14 @@ class RunState:
     """Instant at which the monitor last read an event of the run."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Source -> the system's error message."""
-    experiment: Experiment = field(default_factory=Experiment)
-    job: SlurmJob | None = None
+    experiment: records.Experiment = field(default_factory=records.Experiment)
+    job: records.SlurmJob | None = None
     """The Slurm job of the present attempt by an accepted answer of Slurm. Written by the core."""
     pid_file: str = ""
     """Configured file of the launcher's process id. Written by the core."""
     second_job: str = ""
     """Another running job that also writes this run. Written by the core."""
-    unrestarted: FailedRestart | None = None
+    unrestarted: records.FailedRestart | None = None
     """Why a remediation's restart led to no attempt. Written by the core."""
 
     attempt: Attempt = field(default_factory=Attempt)
@@ -306,7 +295,7 @@ class RunState:
     first_iteration: int | None = None
     """First iteration of the run's first attempt."""
     restarts: int = 0
-    ends: list[AttemptEnd] = field(default_factory=list)
+    ends: list[records.AttemptEnd] = field(default_factory=list)
     """How the last attempts ended."""
     unplanned_ends: int = 0
     plan: dict[str, str] = field(default_factory=dict)
@@ -338,7 +327,7 @@ class RunState:
     """Rule -> its own state."""
 
     copies: CountedSteps = field(default_factory=CountedSteps)
-    buffering: Buffering = field(default_factory=Buffering)
+    buffering: records.Buffering = field(default_factory=records.Buffering)
     log_clock_first: float | None = None
     log_clock_last: float | None = None
     arrived: float | None = None
