@@ -14,15 +14,7 @@ from megatron_monitor.breakdown import saves
 from megatron_monitor.breakdown.account import TimerLine
 from megatron_monitor.breakdown.profile import Profile
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding
-from megatron_monitor.detectors.slowdown.memory import (
-    BETWEEN_ATTEMPTS,
-    SUM_LIMIT,
-    WARM_UP,
-    Segment,
-    Shift,
-    SlowdownMemory,
-    SlowdownSettings,
-)
+from megatron_monitor.detectors.slowdown.memory import SUM_LIMIT, Segment, Shift, SlowdownMemory, SlowdownSettings
 from megatron_monitor.detectors.slowdown.messages import before_hang, between_steps, faster, ratio, slower, slower_saves
 from megatron_monitor.detectors.slowdown.shifts import UNITS, watch
 from megatron_monitor.parsers.events.setup import CLOCK
@@ -34,6 +26,9 @@ from megatron_monitor.statistics.levels import Level
 from megatron_monitor.statistics.median import deviation, median, median_high
 
 __all__ = ["Segment", "Slowdown", "SlowdownSettings", "before_hang", "ratio"]
+_WARM_UP = 3  # first iterations of an attempt that are skipped: compilation and caches make them up to 35 % slower
+# Compared with earlier attempts: another allocation of nodes differs by more than iterations do.
+_BETWEEN_ATTEMPTS = 0.04
 _FULL = 1.5  # limit of the sums, in multiples of the decision limit
 _TRACKS = 6  # remembered batch sizes of an attempt
 _SEGMENTS = 40  # remembered attempts
@@ -97,7 +92,7 @@ def _compare(memory: SlowdownMemory, track: Level, segment: Segment, previous: l
     known = [one.level for one in previous]
     usual = median_high(known)
     spread = deviation(known, usual) if len(known) >= 3 else 0.0
-    limit = max(math.log1p(BETWEEN_ATTEMPTS), 3 * spread, UNITS * (track.unit or 0.0))
+    limit = max(math.log1p(_BETWEEN_ATTEMPTS), 3 * spread, UNITS * (track.unit or 0.0))
     noise = 2 * track.scale * math.sqrt(levels.LEARN / min(track.seen, levels.WINDOW))
     slower, hidden = track.value - usual > max(limit, noise), track.value - usual > limit
     segment.undecided = hidden and not slower and track.seen < levels.WINDOW
@@ -162,7 +157,7 @@ def _take_steps(state: RunState, memory: SlowdownMemory, steps: Sequence[Step], 
             duration, outside = step.outside, memory.outside
             changed |= outside.add(step.iteration, duration, step.at, settings.threshold, settings.stands_for)
         seconds, timed = _seconds(memory, step), step.timer_line
-        if seconds is not None and memory.steps > WARM_UP:
+        if seconds is not None and memory.steps > _WARM_UP:
             size = step.batch_size or usual[0], step.sequence_length or usual[1]
             if size != memory.sizes:
                 memory.sizes = size

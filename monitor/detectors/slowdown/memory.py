@@ -15,9 +15,6 @@ _ON = frozenset({"1", "true", "True"})  # values of CUDA_LAUNCH_BLOCKING
 
 # Sums of deviations (CUSUM), in scales: fewer than 1 false alarm in 10,000 iterations at 2 % noise.
 SUM_LIMIT = 11.0
-WARM_UP = 3  # first iterations of an attempt that are skipped: compilation and caches make them up to 35 % slower
-# Compared with earlier attempts: another allocation of nodes differs by more than iterations do.
-BETWEEN_ATTEMPTS = 0.04
 # Seconds of slow iterations before a critical finding is notified. Until then it is shown. On a shared node iterations
 # of 2.3 s took a quarter longer for 17 s, and a person who is paged then finds nothing.
 STANDING = 30.0
