@@ -28,6 +28,7 @@ from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.reading import dated_events
 from megatron_monitor.replay import Replay
 from megatron_monitor.replay import replay as played
+from megatron_monitor.run.ending import PLANNED
 
 _SYMBOLS = {"firing": "!", "resolved": "+"}
 
@@ -98,8 +99,8 @@ def _print_transition(player: Replay, transition: Transition, as_json: bool) -> 
 def _sentence(summary: dict[str, Any]) -> Iterator[str]:
     """Yield the parts of a sentence that sums up a run."""
     state, last = summary["state"], summary.get("last_iteration")
-    if state == "crashed" and not summary["failures"]:
-        state = "ended"  # without a failure in the log: stopped on purpose
+    if state == "crashed" and PLANNED.issuperset(summary["failures"]):
+        state = "ended"  # on purpose
     where = "" if last is None else f" after iteration {last}"
     yield ("the log ends" if state == "open" else state) + where
     yield f"{summary['iterations']} iterations in {duration(summary['seconds'])}"
