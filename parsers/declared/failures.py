@@ -45,7 +45,7 @@ _BYSTANDERS = lazy(r"wandb|tensorboard|nvidia-smi|mlflow|(?<![A-Za-z])(?:aim|com
 # A program that trains or starts one, by its file name (`llamafactory/launcher.py` under torchrun). Other programs of a
 # job make data, parse logs or copy files. A launcher's own exceptions come before it starts anything.
 _TRAINERS = lazy(
-    r"(?:train|tune|sft|gpt|llama|bert|megatron|launch|torchrun|accelerate|deepspeed)[^/]*$|torch/distributed/run\.py$",
+    r"(?:train|tune|sft|ppo|grpo|dpo|gpt|llama|bert|megatron|launch|torchrun|accelerate|deepspeed)[^/]*$|torch/distributed/run\.py$",
     re.IGNORECASE,
 )
 # `Command '['/usr/bin/python3', '-u', 'train.py']' returned non-zero exit status 1.`, `Command 'torchrun train.py' died
