@@ -1,4 +1,4 @@
-"""The HTML pages: render a Snapshot by the templates; static/*.js then keeps the pages up to date.
+"""The HTML pages: render a Snapshot by the templates; static/live.js requests them again and replaces what changed.
 
 Rules: Jinja2 escapes all values. All addresses are relative, so the pages work through a tunnel and behind a path
 prefix. The HTML holds no inline style or script, so the Content-Security-Policy forbids both. Without JavaScript the
@@ -10,23 +10,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader
 
 from megatron_monitor.causes import cost_gpu_hours
 from megatron_monitor.run.phases import ENDED
+from megatron_monitor.serve.fleet import Choice
 from megatron_monitor.serve.formats import FLEET, LABELS, SYMBOLS, duration, facts, figures, instant, number
+from megatron_monitor.serve.settings import attempts_of, settings_of, table
+from megatron_monitor.serve.timeline import happened, lanes
 from megatron_monitor.snapshot import RunSnapshot, Snapshot
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _FACTS = (
-    "actions", "job", "losses", "topology", "software", "environment", "tflops_formula", "failure", "sources"
+    "actions", "job", "losses", "tflops_formula", "failure", "sources",
 )  # fmt: skip
-_ON_REQUEST = ("arguments",)
-"""Facts that are too large to be sent every two seconds."""
 _MAX_LAG = 5.0  # seconds behind the logs before the page warns
 _SHOWN_APART = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node")
 """Evidence that an incident shows outside its list of facts."""
@@ -51,7 +52,8 @@ def _templates() -> Environment:
         lstrip_blocks=True, finalize=_without_control_characters,
     )  # fmt: skip
     templates.policies["json.dumps_kwargs"] = {}  # keeps the order of the keys
-    templates.globals |= {"symbols": SYMBOLS, "labels": LABELS, "columns": FLEET, "counted": _counted}
+    templates.globals |= {"symbols": SYMBOLS, "labels": LABELS, "columns": FLEET}
+    templates.globals |= {"counted": _counted, "run_path": run_path}
     return templates
 
 
@@ -63,40 +65,23 @@ def _rendered(template: str, root: str, **values: object) -> str:
     return _templates().get_template(template).render(root=root, **values)
 
 
-def render_index(snapshot: Snapshot, now: float, notice: str = "") -> str:
+def render_index(snapshot: Snapshot, now: float, choice: Choice | None = None, notice: str = "") -> str:
     """Return the page of all runs and open incidents; `notice` is a warning on top."""
+    choice = choice or Choice()
+    rows = choice.rows_of(snapshot.all_runs, now)
     return _rendered(
-        "index.html", "", notice=notice, summary=summary(snapshot), members=snapshot.members,
-        incidents=_incidents(snapshot.incidents, now), any_open=bool(snapshot.incidents),
-        any_run=bool(snapshot.all_runs),
-        runs=each_run(worst_first(snapshot, now), lambda run: _shown(run.page, now)),
+        "index.html", "", notice=notice, summary=summary(snapshot), members=snapshot.members, rows=rows, choice=choice,
+        incidents=_incidents(snapshot.incidents, now), any_run=bool(snapshot.all_runs),
+        critical=sum(item["severity"] == "critical" for item in snapshot.incidents),
+        runs=each_run(rows.shown, lambda run: _shown(run.page, now)),
     )  # fmt: skip
 
 
 def _shown(page: dict[str, Any], now: float) -> dict[str, Any]:
     """Return the values of a run that the templates use."""
-    more = {"path": run_path(page["run"]), "figures": figures(page, now)}
+    incidents = sorted((live_incident(item, now) for item in page["incidents"]), key=lambda item: item["order"])
+    more = {"path": run_path(page["run"]), "figures": figures(page, now), "incidents": incidents}
     return {"iteration": None, "train_iterations": None, "last_line": None, **page, **more}
-
-
-_RECENT_SECONDS = 86400.0  # a run that died is sorted to the top for so long after its last progress
-_DEAD = ("crashed", "lost")
-_RANK_OVER = 4
-
-
-def worst_first(snapshot: Snapshot, now: float) -> list[RunSnapshot]:
-    """Return all runs in the order: critical, died in the last day, with a warning, alive, over."""
-    return sorted(snapshot.all_runs, key=lambda run: _order(run.page, now))
-
-
-def _order(page: dict[str, Any], now: float) -> tuple[int, float, str]:
-    severities = {item["severity"] for item in page["incidents"]}
-    state, last, name = page["state"], page.get("progress_at") or 0.0, page["run"]
-    if "critical" in severities or state == "hung":
-        return 0, 0.0, name
-    if state in (*_DEAD, "stopped", "finished"):
-        return (1 if state in _DEAD and now - last < _RECENT_SECONDS else _RANK_OVER), -last, name  # latest end first
-    return (2 if "warning" in severities else 3), 0.0, name
 
 
 def each_run(runs: Iterable[RunSnapshot], shown: Callable[[RunSnapshot], T]) -> list[T]:
@@ -121,46 +106,33 @@ def summary(snapshot: Snapshot) -> str:
     return f"{count}{': ' if counts else ''}{counts}{lag}; {instant(snapshot.at)}"
 
 
-def render_run(run: RunSnapshot, now: float, root: str, notice: str = "") -> str:
-    """Return the page of one run."""
-    page = run.page
+class Comparison(NamedTuple):
+    """What a run is compared with."""
+
+    runs: Sequence[RunSnapshot] = ()
+    attempts: Sequence[str] = ()
+    others: Sequence[str] = ()
+    """All runs that could be chosen."""
+
+
+def render_run(run: RunSnapshot, now: float, root: str, compared: Comparison | None = None, notice: str = "") -> str:
+    """Return the page of one run, its settings `compared` with those of other runs and attempts."""
+    page, compared = run.page, compared or Comparison()
+    attempts = attempts_of(run)
+    columns = [(run.run, settings_of(page)), *((other.run, settings_of(other.page)) for other in compared.runs)]
+    columns += [(one.label, one.settings) for one in attempts if one.number in compared.attempts]
     return _rendered(
         "run.html", root, notice=notice, run=_shown(page, now), incidents=_incidents(page["incidents"], now),
-        died=_died(page), known=_known(page), past=page.get("history", [])[::-1], log=run.log,
+        died=_died(page), known=facts(page, [name for name in _FACTS if page.get(name)]), past=happened(run),
+        log=run.log, at=instant(now), phases=lanes(run.history, page, now),
+        compared=compared, attempts=attempts, headings=[label for label, _ in columns],
+        settings=table([settings for _, settings in columns]),
     )  # fmt: skip
 
 
 def render_missing(name: str, root: str, notice: str = "") -> str:
     """Return the page for a link to an unknown run, for example from an old message."""
     return _rendered("missing.html", root, notice=notice, name=name)
-
-
-def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
-    """Return the data and texts of a run for the page's scripts."""
-    return {
-        **{name: value for name, value in page.items() if name not in _ON_REQUEST},
-        "path": run_path(page["run"]),
-        "figures": figures(page, now),
-        "facts": _known(page),
-        "incidents": [live_incident(item, now) for item in page["incidents"]],
-    }
-
-
-def fleet_run(page: dict[str, Any], now: float, columns: Sequence[str] = FLEET) -> dict[str, Any]:
-    """Return the few values of a run that the page of all runs needs: it shows up to 500 runs every two seconds.
-
-    `order` holds the values by which columns are sorted; `over` is true if the run has ended and is not recent news.
-    """
-    shown = figures(page, now)
-    keys = [name for name in columns if name in LABELS]
-    return {
-        **{name: page.get(name) for name in ("run", "state", "iteration", "train_iterations")},
-        "path": run_path(page["run"]),
-        "over": _order(page, now)[0] == _RANK_OVER,
-        "figures": {name: shown[name] for name in ("state", *keys)},
-        "order": {name: page.get("slowdown_ratio" if name == "over_normal" else name) for name in keys},
-        "incidents": [live_incident(item, now) for item in page["incidents"]],
-    }
 
 
 def live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
@@ -172,11 +144,8 @@ def live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
         "lasted": duration(now - incident["since"]), "said": _summary_without_advice(incident),
         "place": _place(incident, now),
         "facts": facts(evidence, [name for name in evidence if name not in _SHOWN_APART]),
+        "shown_line": incident.get("line") or evidence.get("last_line"),
     }  # fmt: skip
-
-
-def _known(page: dict[str, Any]) -> list[tuple[str, str]]:
-    return facts(page, [name for name in _FACTS if page.get(name)])
 
 
 def _summary_without_advice(incident: dict[str, Any]) -> str:
@@ -210,12 +179,9 @@ def _age(incident: dict[str, Any], now: float) -> str:
 
 def _incidents(incidents: Iterable[dict[str, Any]], now: float) -> dict[str, list[dict[str, Any]]]:
     """Return the incidents in three lists: the most severe ones, the others, and those of severity info."""
-    live = [
-        {**live_incident(item, now), "shown_line": item.get("line") or item.get("evidence", {}).get("last_line")}
-        for item in incidents
-    ]
-    shown = sorted((item for item in live if item["severity"] != "info"), key=lambda item: item["order"])
-    infos = [item for item in live if item["severity"] == "info"]
+    ordered = sorted((live_incident(item, now) for item in incidents), key=lambda item: item["order"])
+    shown = [item for item in ordered if item["severity"] != "info"]
+    infos = [item for item in ordered if item["severity"] == "info"]
     return {"worst": shown[:_MAX_UNFOLDED], "more": shown[_MAX_UNFOLDED:], "infos": infos}
 
 

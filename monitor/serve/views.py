@@ -16,17 +16,18 @@ import msgspec
 
 from megatron_monitor.serve import page
 from megatron_monitor.serve.exchange import Reply, Request
-from megatron_monitor.serve.formats import FLEET
+from megatron_monitor.serve.fleet import Choice, worst_first
 from megatron_monitor.serve.past import history_json
+from megatron_monitor.serve.settings import KINDS
 from megatron_monitor.snapshot import CARDS, NOTHING, RunSnapshot, Snapshot, ViewRequest, as_asked
 
 _STATIC = Path(__file__).parent / "static"
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
+_MAX_COMPARED = 5  # other runs beside a run: six lines in a chart can be told apart
 _ADVICE = "/api/v1/advice"
 _CONTROL_CHARACTERS = re.compile("[\x7f-\x9f]")  # JSON allows them, but terminals obey them
 _ALIVE_STATES = frozenset({"starting", "training", "evaluating", "saving"})
-_CONFIGURATION = ("topology", "arguments", "environment", "software")
 _TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -62,14 +63,14 @@ def asked_by(request: Request) -> ViewRequest:
         return CARDS
     if request.path == "/api/v1/incidents" or (request.path == _ADVICE and not _named(request)):
         return NOTHING
-    return ViewRequest(samples=False, pages=False, whole=frozenset({_named(request)}))
+    return ViewRequest(samples=False, pages=False, whole=frozenset({_named(request), *_values(request, "with")}))
 
 
 def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") -> Reply | None:
     """Return the page or the JSON at this path, None for an unknown path; `notice` is a warning on HTML pages."""
     path, what = request.path, request.path.rpartition("/")[2]
     if path == "/":
-        return _html(page.render_index(snapshot, now, notice))
+        return _html(page.render_index(snapshot, now, Choice.of(request.query), notice))
     if path in _VIEWS:
         return _VIEWS[path](request, snapshot, now)
     run = _find(snapshot, request)
@@ -78,7 +79,7 @@ def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") 
         root = "../" * (1 + request.raw_path.partition("/runs/")[2].count("/"))
         if run is None:
             return _html(page.render_missing(_named(request), root, notice), 404)
-        return _html(page.render_run(run, now, root, notice))
+        return _html(page.render_run(run, now, root, _comparison(request, snapshot, run), notice))
     if run is None or not path.startswith("/api/v1/runs/") or what not in ("configuration", "history", "log"):
         return None
     if what == "log":
@@ -87,19 +88,19 @@ def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") 
         width, start = _natural(_first(request, "width")), _natural(_first(request, "from"))
         past = history_json(run.history, width, start, _first(request, "key"))
         incidents = [{**item.to_json(), "since": item.since} for item in run.transitions]
-        return _json({"at": now, "run": page.live_run(run.page, now), **past, "incidents": incidents})
-    return _json({name: run.page.get(name) or {} for name in _CONFIGURATION})
+        return _json({"at": now, "run": _stated(run), **past, "incidents": incidents})
+    return _json({name: run.page.get(name) or {} for name in KINDS})
 
 
-def _runs(request: Request, snapshot: Snapshot, now: float) -> Reply:
-    ordered = page.worst_first(snapshot, now)
-    if _first(request, "view") == "fleet":
-        columns = list(filter(None, _first(request, "columns").split(","))) or FLEET
-        runs = page.each_run(ordered, lambda run: page.fleet_run(run.page, now, columns))
-    else:
-        runs = page.each_run(ordered, lambda run: page.live_run(run.page, now))
+def _runs(_request: Request, snapshot: Snapshot, now: float) -> Reply:
+    runs = page.each_run(worst_first(snapshot.all_runs, now), _stated)
     more = {"members": snapshot.members} if snapshot.members else {}
     return _json({"at": now, "ready": snapshot.ready, "summary": page.summary(snapshot), "runs": runs, **more})
+
+
+def _stated(run: RunSnapshot) -> dict[str, Any]:
+    """Return what is known of a run, without its arguments, which are large."""
+    return {name: value for name, value in run.page.items() if name != "arguments"}
 
 
 def _advice(request: Request, snapshot: Snapshot, now: float) -> Reply:
@@ -141,9 +142,20 @@ def _find(snapshot: Snapshot, request: Request) -> RunSnapshot | None:
     return next((run for run in snapshot.all_runs if as_asked(run.run) == name), None)
 
 
+def _comparison(request: Request, snapshot: Snapshot, run: RunSnapshot) -> page.Comparison:
+    """Return what the run is compared with: the runs `with=NAME` and its own attempts `attempt=N`."""
+    others = {as_asked(other.run): other for other in snapshot.all_runs if other is not run}
+    chosen = [others[name] for name in dict.fromkeys(_values(request, "with")) if name in others]
+    return page.Comparison(chosen[:_MAX_COMPARED], _values(request, "attempt"), sorted(others))
+
+
+def _values(request: Request, name: str) -> list[str]:
+    return parse_qs(request.query[:4000], errors="replace").get(name, [])
+
+
 def _first(request: Request, name: str) -> str:
     """Return the first value of a query parameter, "" if it is absent."""
-    return parse_qs(request.query[:4000], errors="replace").get(name, [""])[0]
+    return next(iter(_values(request, name)), "")
 
 
 def _natural(text: str) -> int:

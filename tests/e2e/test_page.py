@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from megatron_monitor.serve.formats import FLEET, count, duration, instant, number
-from megatron_monitor.serve.page import fleet_run
+from megatron_monitor.serve.formats import count, instant, number
+from megatron_monitor.serve.http import App
+from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.simulate import Fault, Scenario, write
+from megatron_monitor.snapshot import RunSnapshot, Snapshot
+from megatron_monitor.system.clock import SystemClock
 from tests.e2e.browser import Browser, Page
 from tests.e2e.conftest import RunningDaemon, Start, daemons
 from tests.lines import line
@@ -87,8 +90,8 @@ def opened(browser: Browser, address: str, **options: Any) -> Page:
 def test_all_runs_and_the_open_incident(browser: Browser, hung: RunningDaemon) -> None:
     """State in words, figures, the incident with its evidence; nothing is asked of another host; no error."""
     page = opened(browser, f"http://{hung.address}/")
-    page.wait("document.querySelector('tr[data-run=train] [data-k=state]').textContent === '■ hung'")
-    row = page.text("tr[data-run=train]")
+    page.wait("document.querySelector('tr[data-key=train] [data-k=state]').textContent === '■ hung'")
+    row = page.text("tr[data-key=train]")
     with urllib.request.urlopen(f"http://{hung.address}/api/v1/runs", timeout=slack(5)) as answer:
         (timeout,) = [run["timeout_seconds"] for run in json.load(answer)["runs"] if run["run"] == "train"]
     assert timeout >= 1.0  # more where a busy machine's gaps were learned
@@ -98,7 +101,7 @@ def test_all_runs_and_the_open_incident(browser: Browser, hung: RunningDaemon) -
     article = page.text("#incidents article")
     for words in ("no progress for", "timeout seconds", "iteration       40/"):
         assert words in article
-    assert page.text("tr[data-run=rich] [data-k=state]") == "✔ finished"
+    assert page.text("tr[data-key=rich] [data-k=state]") == "✔ finished"
     assert {address.split("/")[2] for address in page.requests} == {hung.address}
     assert page.problems == []
 
@@ -113,7 +116,7 @@ def test_the_log_of_a_hang_opens_at_its_line(browser: Browser, hung: RunningDaem
         "(['.log[open] pre', '.log[open] mark'].map((part) => document.querySelector(part).getBoundingClientRect()))"
     )
     at = page.evaluate("document.querySelector('.log[open] pre').scrollTop")
-    page.wait("performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('/log')).length > 2")
+    page.wait("performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('/runs/train')).length > 2")
     assert page.evaluate("document.querySelector('.log[open] pre').scrollTop") == at > 0
 
 
@@ -124,14 +127,14 @@ def test_the_page_moves_with_the_run_without_loading_anew(browser: Browser, star
     daemon = start(str(tmp_path / "*.log"), "--set", "poll_interval=25ms")
     daemon.wait(lambda: "training" in daemon.get("/api/v1/runs"))
     page = opened(browser, f"http://{daemon.address}/")
-    page.evaluate("window.marker = document.querySelector('tr[data-run=train]')")
+    page.evaluate("window.marker = document.querySelector('tr[data-key=train]')")
     with log.open("a") as stream:
         stream.write(line(9))
     page.wait("document.querySelector('[data-k=iteration]').textContent === '9'")
     assert page.evaluate("window.marker.isConnected")
     (tmp_path / "another.log").write_text(line(5) + line(6))
     page.wait("document.querySelectorAll('tbody tr').length === 2")
-    link = "document.querySelector('tr[data-run=another] a').href"
+    link = "document.querySelector('tr[data-key=another] a').href"
     assert page.evaluate(link) == f"http://{daemon.address}/runs/another"
     assert page.problems == []
     daemon.kill()
@@ -173,7 +176,7 @@ def test_a_reader_explores_a_run(browser: Browser, hung: RunningDaemon) -> None:
     page = opened(browser, f"http://{hung.address}/runs/rich")
     page.wait("document.querySelectorAll('.chart').length >= 8")
     assert "┆ restart61after iteration 69: 9 computed again" in page.text("#past")
-    assert all(phase in page.text("#phases") for phase in ("evaluating", "saving", "training", "finished"))
+    assert all(phase in page.text(".phases") for phase in ("evaluating", "saving", "training", "finished"))
     choose(page, "#controls", "x-axis", "samples")
     page.wait("document.getElementById('range').textContent === 'all: 64 to 7,680'")  # 120 iterations of 64
     choose(page, "#controls", "x-axis", "iteration")
@@ -188,13 +191,14 @@ def test_a_reader_explores_a_run(browser: Browser, hung: RunningDaemon) -> None:
     page.key("0")
     assert page.text("#range") == "all: 1 to 120"
     choose(page, "#controls", "smoothing", "10")
-    page.wait("document.querySelector('#beside select') !== null")
-    choose(page, "#beside", "", "train")
-    page.wait("document.querySelector('#compare tbody')?.textContent.includes('tp')")
-    page.wait("document.querySelector('.chart .readout').textContent.endsWith('train')")  # two runs in one chart
+    for value in ("train", LONG):
+        page.evaluate(f"document.querySelector('[name=with][value={value}]').click()")
+        page.wait(f"document.querySelector('.chart .readout').textContent.includes('{value}')")
+    page.wait("document.querySelector('.compared').textContent.includes('tp')")
+    assert page.text(".compared thead").startswith("KindSettingricha-long")
     again = browser.page()
     again.open(page.evaluate("location.href"))
-    again.wait("document.querySelector('.chart .readout')?.textContent.endsWith('train')")
+    again.wait("document.querySelector('.chart .readout')?.textContent.includes('xxx train')")
     assert again.evaluate("[...document.querySelectorAll('#controls select')].at(-1).value") == "10"
     page.evaluate("localStorage.clear()")
     assert page.problems == again.problems == []
@@ -212,11 +216,10 @@ def choose(page: Page, where: str, label: str, value: str) -> None:
 def test_accessible(browser: Browser, hung: RunningDaemon, width: int, dark: bool) -> None:
     """Axe finds nothing on either page, light and dark, wide and on a phone; nothing is wider than the screen."""
     axe = gzip.decompress(AXE.read_bytes()).decode()
-    for path in ("", "runs/train", "runs/rich"):
+    for path in ("", "runs/train", f"runs/rich?with={LONG}&attempt=1"):
         page = opened(browser, f"http://{hung.address}/{path}", width=width, dark=dark)
         if path:
             page.wait("document.querySelectorAll('.chart').length >= 6")
-            page.wait("document.querySelector('#beside select') !== null")
         page.evaluate(axe + ";null")
         found = page.evaluate(
             "axe.run().then((r) => r.violations.map((v) => [v.id, v.impact, v.nodes.map((n) => n.html)]))"
@@ -244,26 +247,18 @@ def test_nothing_of_a_log_is_run(browser: Browser, start: Start, tmp_path: Path)
         page.wait(LIVE)
 
 
-def test_served_and_live_figures_are_the_same(browser: Browser, hung: RunningDaemon) -> None:
-    """What the server writes and what the script writes cannot drift apart."""
+def test_figures_of_charts_read_like_those_of_the_server(browser: Browser, hung: RunningDaemon) -> None:
+    """Numbers beside a chart and in a table are rounded alike; only powers of ten are written as a browser does."""
     page = opened(browser, f"http://{hung.address}/")
-    page.wait("document.querySelectorAll('tbody tr').length === 3")
-    cells = "[...D.querySelectorAll('tbody tr')].flatMap((row) => [...row.cells].filter((cell) => !cell.querySelector('[data-k=progress_at]')).map((cell) => [row.dataset.run, cell.textContent.trim(), cell.innerHTML.replace(/ hidden=\"\"/g, '')]))"
-    served = page.evaluate(
-        f"fetch('./').then((a) => a.text()).then((t) => {{ const D = new DOMParser().parseFromString(t, 'text/html'); return {cells}; }})"
-    )
-    live = page.evaluate(f"(() => {{ const D = document; return {cells}; }})()")
-    assert [cell[:2] for cell in served] == [cell[:2] for cell in live]
     values: list[Any] = [
-        None, 0, 1, 7, 999, 1000, 1234.4, 123456789, 0.26, 0.1234567, 99.95, 999.96, 1e-4, 1.5e-5, 3e-12, -2.5,
-        -0.0004567, 2.0**32, 31_536_000.4, 59.96, 3599.0, 86399.9, 90061, "nan",
+        None, 0, 1, 7, 999, 1000, 1234.4, 123456789, 0.26, 0.1234567, 99.95, 999.96, 1e-4, -2.5, -0.0004567, 2.0**32,
+        31_536_000.4, 1.5e12, "nan",
     ]  # fmt: skip
-    formats = {"number": number, "duration": duration, "instant": instant, "count": count}
-    for name, python in formats.items():
+    for name, python in {"number": number, "instant": instant, "count": count}.items():
         got = page.evaluate(f"import('./static/format.js').then((m) => {json.dumps(values)}.map((v) => m.{name}(v)))")
         assert got == [python(value) for value in values], name
-    for value in (1e15, 1.23e20, -1e300):
-        assert page.evaluate(f"import('./static/format.js').then((m) => m.number({value!r}))") == number(value)
+    powers = "import('./static/format.js').then((m) => [6e-6, 3.21e-12, 1.23e20].map(m.number))"
+    assert page.evaluate(powers) == ["6e-6", "3.21e-12", "1.23e+20"]
 
 
 def test_without_script_the_page_still_tells(browser: Browser, hung: RunningDaemon) -> None:
@@ -273,45 +268,82 @@ def test_without_script_the_page_still_tells(browser: Browser, hung: RunningDaem
     page.call("Page.navigate", url=f"http://{hung.address}/runs/train")
     page.wait("document.querySelector('#incidents article') !== null")
     assert "hung" in page.text("h1")
-    assert "iteration       40/" in page.text("main > section:last-child pre")
+    assert "iteration       40/" in page.text("main > section:last-of-type pre")
 
 
-def many(count: int, hung: int) -> dict[str, Any]:
-    """What the monitor of so many runs would send: the first ones hang, the last 100 are over."""
-    now, runs = 1_700_000_000.0, []
-    for at in range(count):
-        name, state = f"run-{at:03}", "finished" if at >= count - 100 else "hung" if at < hung else "training"
+@pytest.fixture
+def many() -> Iterator[str]:
+    """The address of a server that shows 500 runs: the first 40 hang, the last 100 are over."""
+    clock, runs = SystemClock(), []
+    now = clock.wall()
+    for at in range(500):
+        name, state = f"run-{at:03}", "finished" if at >= 400 else "hung" if at < 40 else "training"
         reported = {"run": name, "incident": "hang", "severity": "critical", "since": now - 60 - at, "summary": "still " * 20,
                 "gpus": 64, "advice": "cancel it", "command": "scancel 4711"}  # fmt: skip
         page = {"run": name, "state": state, "iteration": 7 * at, "train_iterations": 9000, "slowdown_ratio": 1 + at / 1000,
-                "progress_at": now - at, "incidents": [reported] if at < hung else []}  # fmt: skip
-        runs.append(fleet_run(page, now, [*FLEET, "grad_norm"]))
-    return {"at": now, "summary": f"{count} runs", "runs": runs}
+                "progress_at": now - at, "incidents": [reported] if at < 40 else [], "topology": {"tp": at % 8}}  # fmt: skip
+        runs.append(RunSnapshot(name, {}, page))
+    hangs = tuple(one for run in runs for one in run.page["incidents"])
+    snapshot = Snapshot(now, tuple(runs), incidents=hangs, ready=True)
+    server = HttpServer("127.0.0.1", 0, App(lambda _asked: snapshot, clock, clock.monotonic))
+    server.start()
+    yield "http://{}:{}/".format(*server.address)
+    server.stop()
 
 
-def test_many_runs_and_incidents_fit_the_first_screen(browser: Browser, hung: RunningDaemon) -> None:
+def test_many_runs_and_incidents_fit_the_first_screen(browser: Browser, many: str) -> None:
     """500 runs, 40 incidents: the five worst, a line each; 50 rows, more when asked for; what is over is folded; all can
     be filtered and sorted, and the choice stands in the address.
     """
-    page = opened(browser, f"http://{hung.address}/", width=1600, height=900)
-    answer = json.dumps(json.dumps(many(500, 40), default=str))
-    page.evaluate(f"window.fetch = async () => new Response({answer}); null")
+    page = opened(browser, many, width=1600, height=900)
     page.wait("document.querySelectorAll('tbody tr').length === 50")
     cards = "[...document.querySelectorAll('#incidents article')]"
     worst = [f"run-{at:03}" for at in range(39, 34, -1)]
     assert page.evaluate(f"{cards}.map((a) => a.querySelector('a').textContent)") == worst
     assert page.evaluate(f"Math.max(...{cards}.map((a) => a.offsetHeight))") <= 40
     assert page.evaluate("document.querySelector('tbody tr').getBoundingClientRect().bottom") < 600
-    assert (page.text("#more summary"), page.text("#more-runs")) == ("35 more: 35 hang", "▸ Show 50 more of 350")
-    page.evaluate("document.getElementById('over').click()")
-    page.evaluate("document.querySelector('[data-sort=over_normal]').click()")
-    names = "[...document.querySelectorAll('tbody tr')].filter((r) => !r.hidden).map((r) => r.dataset.run)"
-    assert page.evaluate(names)[0] == "run-499"
-    page.evaluate("document.querySelector('[data-state=hung]').click()")
+    assert page.text("#more summary") == "35 more: 35 hang"
+    assert page.text("p:has(> .button)") == "▸ Show 50 more of 350 ▸ Show 100 runs that are over"
+    page.evaluate("document.querySelector('.button[href*=over]').click()")
+    page.wait("document.querySelector('.button').textContent === '▸ Show 50 more of 450'")
+    page.evaluate("document.querySelector('[data-key=over_normal] a').click()")
+    names = "[...document.querySelectorAll('tbody tr')].map((r) => r.dataset.key)"
+    page.wait(f"{names}[0] === 'run-499'")
+    page.evaluate("document.querySelector('[value=hung]').click()")
+    type_into(page, "RUN-01 tp=3")
+    page.wait(f"String({names}) === 'run-019,run-011'")
+    assert page.evaluate("location.search") == "?sort=-over_normal&over=1&q=RUN-01+tp%3D3&state=hung"
+    shared = opened(browser, page.evaluate("location.href"))
+    assert shared.evaluate(names) == ["run-019", "run-011"]
+    type_into(shared, "nothing")
+    shared.wait("document.querySelector('main').textContent.includes('No run matches.')")
+    shared.evaluate("[...document.querySelectorAll('main a')].find((a) => a.textContent === 'Show all runs').click()")
+    shared.wait(f"{names}.length === 50 && document.getElementById('query').value === ''")
+    assert page.problems == shared.problems == []
+
+
+def type_into(page: Page, text: str) -> None:
+    """Write into the field that filters runs."""
     page.evaluate(
-        "(() => { const q = document.getElementById('query'); q.value = 'RUN-01'; q.dispatchEvent(new Event('input')); })()"
+        f"(() => {{ const q = document.getElementById('query'); q.value = {json.dumps(text)};"
+        " q.dispatchEvent(new Event('input', { bubbles: true })); })()"
     )
-    assert page.evaluate(names) == [f"run-{at:03}" for at in range(19, 9, -1)]
-    assert page.evaluate("location.hash") == "#q=RUN-01&state=hung&sort=-over_normal&over=1"
-    page.evaluate("localStorage.clear()")
-    assert page.problems == []
+
+
+def test_what_a_reader_has_unfolded_focused_and_chosen_survives_a_renewal(browser: Browser, many: str) -> None:
+    """The page is replaced part by part: focus, an unfolded incident, its copied command; columns, also at the next visit."""
+    page = opened(browser, many)
+    page.evaluate("document.querySelector('#incidents article summary').click()")
+    page.evaluate("document.querySelector('#incidents [data-copies]').click()")
+    page.wait("document.querySelector('#incidents [data-copies]').textContent === 'Copied'")
+    page.evaluate("(document.querySelector('th[data-key=run] a').focus(), document.activeElement.click())")
+    page.wait("document.querySelector('tbody tr').dataset.key === 'run-399'")  # sorted by name, largest first
+    assert page.evaluate("document.activeElement.textContent") == "Run"
+    assert page.evaluate("document.querySelector('#incidents article details').open")
+    page.evaluate("document.querySelector('[name=columns][value=grad_norm]').click()")
+    page.wait("document.querySelector('th[data-key=grad_norm]') !== null")
+    again = browser.page()
+    again.call("Page.navigate", url=many)
+    again.wait("document.querySelector('th[data-key=grad_norm]') !== null")
+    again.evaluate("localStorage.clear()")
+    assert page.problems == again.problems == []

@@ -62,8 +62,8 @@ export class Axis {
   }
 
   full() {
-    const [low, high] = this.own(), beside = this.beside?.x.length && this.name !== "time" ? this.beside.own() : [low, high];
-    return [Math.min(low, beside[0]), Math.max(high, beside[1])];
+    const beside = this.name === "time" ? [] : (this.beside || []).filter(({ x }) => x.length), all = [this, ...beside].map((axis) => axis.own());
+    return [Math.min(...all.map(([low]) => low)), Math.max(...all.map(([, high]) => high))];
   }
 
   own() {

@@ -2,7 +2,7 @@
 import { Axis, available } from "./axis.js";
 import { Choices } from "./choices.js";
 import { instant, known, number } from "./format.js";
-import { CHARTS, cutAbove, drawn, titleOf, describe } from "./kinds.js";
+import { CHARTS, OTHER, cutAbove, drawn, titleOf, describe } from "./kinds.js";
 import { SYMBOLS, h, setText } from "./live.js";
 import { drawBands, drawMarks, drawSigns, marksOf } from "./marks.js";
 import { Past } from "./past.js";
@@ -11,13 +11,14 @@ import { bandsOf, seriesOf } from "./styles.js";
 const HEIGHT = 190;
 const WHOLE = ["iteration", "samples", "tokens"]; // axes on which there is nothing between two whole numbers
 const STEPS = Array.from({ length: 16 }, (_, digits) => [1, 2, 5].map((first) => first * 10 ** digits)).flat();
-const BESIDE = ["normal", "batch", "limit", "other"]; // reference lines
+const BESIDE = ["normal", "batch", "limit"]; // reference lines
 const KEYS = "Arrow keys move, plus and minus zoom, 0 shows all.";
 
 export class Charts {
   choices = new Choices();
   past = new Past();
   plots = [];
+  others = [];
 
   constructor(box, controls) {
     this.box = box;
@@ -26,11 +27,13 @@ export class Charts {
     new ResizeObserver(() => this.resize()).observe(box);
   }
 
-  // Another run's past, drawn beside this one's; null takes it away.
-  compare(name, answer) {
-    const past = new Past();
-    if (answer) past.take(answer.steps);
-    this.other = answer ? { name, past, answer, run: answer.run } : null;
+  // The pasts of other runs, drawn beside this one's.
+  compare(found) {
+    this.others = found.map(({ name, answer }) => {
+      const past = new Past();
+      past.take(answer.steps);
+      return { name, past, answer, run: answer.run };
+    });
     this.rebuild();
   }
 
@@ -128,11 +131,11 @@ export class Charts {
   draw() {
     const { past, answer, choices } = this;
     const axis = this.axis = new Axis(past, choices.axisOf((name) => available(past, name)), choices.logAxis);
-    const other = this.other ? { ...this.other, axis: new Axis(this.other.past, axis.name, choices.logAxis) } : null;
-    axis.beside = other?.axis;
+    const others = this.others.map((other) => ({ ...other, axis: new Axis(other.past, axis.name, choices.logAxis) }));
+    axis.beside = others.map((other) => other.axis);
     this.marks = marksOf(answer, axis);
     for (const chart of CHARTS) {
-      const found = drawn(chart, { past, answer, axis, choices, run: answer.run, other });
+      const found = drawn(chart, { past, answer, axis, choices, run: answer.run, others });
       const there = this.plots.find((entry) => entry.chart === chart);
       if (!found) {
         if (there) this.remove(there);
@@ -162,7 +165,7 @@ export class Charts {
     const order = (entry) => CHARTS.indexOf(entry.chart);
     const next = this.plots.find((entry) => order(entry) > CHARTS.indexOf(chart));
     this.box.insertBefore(figure, next ? next.figure : null);
-    const entry = { chart, names, figure, frame, readout, other: this.other?.name };
+    const entry = { chart, names, figure, frame, readout };
     entry.plot = new uPlot(this.options(entry, data), data, frame);
     this.plots.push(entry);
     this.plots.sort((a, b) => order(a) - order(b));
@@ -244,7 +247,7 @@ export class Charts {
     const { chart, names } = entry, values = data[1].filter(known);
     const last = values.length ? number(values[values.length - 1]) : "no value";
     const limit = names.includes("limit") ? ` of ${number(data[1 + names.indexOf("limit")][0])}` : "";
-    entry.last = chart.lines ? names.flatMap((name, at) => [...(at ? [", "] : []), keyOf(entry, name)]) : [`${last}${limit}`, ...BESIDE.filter((name) => names.includes(name)).flatMap((name) => [" ", keyOf(entry, name)])];
+    entry.last = chart.lines ? names.flatMap((name, at) => [...(at ? [", "] : []), keyOf(entry, name)]) : [`${last}${limit}`, ...names.filter((name) => BESIDE.includes(name) || name.startsWith(OTHER)).flatMap((name) => [" ", keyOf(entry, name)])];
     if (entry.plot.cursor.idx === null || entry.plot.cursor.idx === undefined) this.read(entry.plot, entry);
     const lowest = values.reduce((a, b) => Math.min(a, b), Infinity), highest = values.reduce((a, b) => Math.max(a, b), -Infinity);
     const label = `Chart of ${chart.title}: last ${last}${limit}, lowest ${number(lowest)}, highest ${number(highest)}. ${KEYS}`;
@@ -259,11 +262,11 @@ function logRange(low, high, base) {
 }
 
 // A line's name behind a piece of it. Styles are set by script: the page's policy allows none in its text.
-function keyOf({ plot, names, chart, other }, name) {
+function keyOf({ plot, names, chart }, name) {
   const series = plot.series[1 + (chart.stack ? names.length - 1 - names.indexOf(name) : names.indexOf(name))];
   const piece = h("i", {});
   piece.style.borderTop = `3px ${series.dash?.length ? "dashed" : "solid"} ${series.stroke()}`;
-  return h("span", { class: "key" }, piece, { batch: "batch size, right", limit: "capacity", other }[name] || name);
+  return h("span", { class: "key" }, piece, { batch: "batch size, right", limit: "capacity" }[name] || name.replace(OTHER, ""));
 }
 
 // UTC, as all other times of the page; the date where a day begins and at the left.

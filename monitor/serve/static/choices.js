@@ -11,7 +11,6 @@ export class Choices {
   logAxis = false;
   perplexity = false;
   smooth = 1; // number of points in the moving average
-  with = ""; // path of the run to compare with
   view = null; // [min, max] of the axis; null shows all and follows
 
   constructor() {
@@ -24,7 +23,6 @@ export class Choices {
     if (Object.hasOwn(AXES, params.get("axis"))) this.axis = params.get("axis");
     for (const name of ["log", "logAxis", "perplexity"]) this[name] = params.get(name) === "1";
     if (Object.values(SMOOTHING).includes(smooth)) this.smooth = smooth;
-    this.with = location.hash.includes("=") ? params.get("with") || "" : "";
     const view = (params.get("view") || "").split("_").map(Number);
     if (view.length === 2 && view.every(Number.isFinite) && view[0] < view[1]) this.view = view;
   }
@@ -34,8 +32,7 @@ export class Choices {
     if (this.axis !== "iteration") params.set("axis", this.axis);
     for (const name of ["log", "logAxis", "perplexity"]) if (this[name]) params.set(name, "1");
     if (this.smooth > 1) params.set("smooth", this.smooth);
-    const stored = String(params); // without the zoom and the compared run, which concern this run only
-    if (this.with) params.set("with", this.with);
+    const stored = String(params); // without the zoom, which concerns this run only
     if (this.view) params.set("view", this.view.map((at) => Number(at.toPrecision(12))).join("_"));
     try {
       localStorage.setItem(KEPT, stored);

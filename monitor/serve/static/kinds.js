@@ -1,6 +1,7 @@
 // The list of charts, and the series that each draws from a run's history.
 import { known, number } from "./format.js";
 
+export const OTHER = "+ "; // begins the name of another run's line
 const GIB = 2 ** 30;
 // `outliers`: a few very high points, such as the first iterations, are cut off.
 export const CHARTS = [
@@ -35,7 +36,7 @@ export function drawn(chart, source) {
 
 // Columns: mean, high, low, lost work, then normal pace with its band, batch size, limit.
 function series(chart, source) {
-  const { past, axis, choices, run, other } = source;
+  const { past, axis, choices, run, others } = source;
   const figures = past.series[chart.key];
   if (!figures || !figures.mean.some(known)) return null;
   const { rows, x } = axis, factor = chart.factor || 1, exp = chart.nats && choices.perplexity;
@@ -66,12 +67,14 @@ function series(chart, source) {
   }
   const limit = chart.limit ? chart.limit(run) : null;
   if (known(limit) && limit > 0) add("limit", x.map(() => limit));
-  const theirs = other ? series(chart, { ...source, ...other, other: null }) : null;
-  return theirs ? withOther(data, names, theirs.data) : { data, names };
+  return others.reduce((drawing, other) => {
+    const theirs = series(chart, { ...source, ...other, others: [] });
+    return theirs ? withOther(drawing, theirs.data, OTHER + other.name) : drawing;
+  }, { data, names });
 }
 
 // Add another run's line; points with the same x share a row.
-function withOther([x, ...columns], names, [otherX, otherLine]) {
+function withOther({ data: [x, ...columns], names }, [otherX, otherLine], name) {
   const at = new Map(x.map((place, row) => [place, row]));
   const rows = x.map((place, row) => [place, row, undefined]), more = [];
   otherX.forEach((place, row) => {
@@ -81,7 +84,7 @@ function withOther([x, ...columns], names, [otherX, otherLine]) {
   const all = [...rows, ...more].sort((a, b) => a[0] - b[0]);
   return {
     data: [all.map(([place]) => place), ...columns.map((column) => all.map(([, row]) => (row === undefined ? undefined : column[row]))), all.map(([, , value]) => value)],
-    names: [...names, "other"],
+    names: [...names, name],
   };
 }
 
@@ -132,7 +135,7 @@ export function describe(chart, names, values) {
   const range = known(of.high) && of.high > of.low ? ` (${number(of.low)} to ${number(of.high)})` : "";
   const references = ["normal", "batch"].filter((name) => known(of[name])).map((name) => `, ${name} ${number(of[name])}`).join("");
   const limit = known(of.limit) ? ` of ${number(of.limit)}` : "";
-  const other = known(of.other) ? `${number(of.other)} in the other run` : "";
+  const other = names.filter((name) => name.startsWith(OTHER) && known(of[name])).map((name) => `${name.replace(OTHER, "")} ${number(of[name])}`).join(", ");
   if (known(of.line)) return `${number(of.line)}${range}${limit}${references}${other && ", "}${other}`;
   if (other) return other;
   return known(of.lost) ? `${number(of.lost)}, repeated later` : "no value";

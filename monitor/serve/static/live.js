@@ -1,11 +1,10 @@
-// Shared by all pages: polling the API and showing figures. Log texts become text nodes and attributes, never markup.
-
-import { DASH } from "./format.js";
+// Shared by all pages: requests the page again and replaces what changed, so that focus, selection and folding stay.
 
 export const ROOT = document.documentElement.dataset.root || "";
 export const SYMBOLS = JSON.parse(document.documentElement.dataset.symbols);
 const INTERVAL = 2000; // ms between two requests; a hidden page sends none
 const TIMEOUT = 10000; // ms
+const connection = document.getElementById("connection");
 
 export function h(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -20,63 +19,78 @@ export function setText(node, text) {
   if (node && node.textContent !== text) node.textContent = text;
 }
 
-export function showFigures(scope, run) {
-  for (const [key, [text, note, tone]] of Object.entries(run.figures)) {
-    const value = scope.querySelector(`[data-k="${key}"]`);
-    if (!value) continue;
-    setText(value, text);
-    const wanted = `${key === "state" ? `state ${run.state}` : "value"} ${tone}`;
-    if (value.className !== wanted) value.className = wanted;
-    setText(scope.querySelector(`[data-n="${key}"]`), note);
-    const cell = value.closest(".fleet td");
-    if (cell && cell.title !== note) cell.title = note;
-    value.closest("td, .cards > div")?.classList.toggle("unknown", text === DASH);
-  }
-  const bar = scope.querySelector("progress");
-  if (!bar) return;
-  const measured = Number.isFinite(run.iteration) && run.train_iterations > 0;
-  bar.hidden = !measured;
-  if (measured) {
-    bar.max = run.train_iterations;
-    bar.value = Math.min(run.iteration, run.train_iterations);
-  }
-}
-
-export function badge(incident) {
-  return h("span", { class: `badge ${incident.severity}` }, `${SYMBOLS[incident.severity] || ""} ${incident.incident}`,
-    h("span", { class: "hidden" }, ` ${incident.severity}`));
-}
-
-export function definitions(facts) {
-  return facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]);
-}
-
-// Call take(answer) after each answer. Times are by the server's clock, as the browser's may be wrong.
-export function live(address, take) {
-  let asking = false;
-  const connection = document.getElementById("connection");
+// Call take(answer) after each answer. Returns a function that asks now.
+export function poll(address, take, format = "text") {
+  let asking = false, again = false;
   async function ask() {
-    if (asking || document.hidden) return;
+    if (asking || document.hidden) return void (again = asking);
     asking = true;
-    const control = new AbortController();
-    const timer = setTimeout(() => control.abort(), TIMEOUT);
     try {
-      const answer = await fetch(address(), { signal: control.signal, cache: "no-store" });
+      const answer = await fetch(address(), { signal: AbortSignal.timeout(TIMEOUT), cache: "no-store" });
       if (!answer.ok) throw new Error(`the monitor answers ${answer.status}`);
-      const value = await answer.json();
+      const value = await answer[format]();
+      if (!again) take(value);
       connection.className = "";
       setText(connection, "· live");
-      take(value);
     } catch (error) {
       connection.className = "warning";
-      setText(connection, `▲ not connected (${error.name === "AbortError" ? "no answer" : error.message}); the page is not updated`);
-    } finally {
-      clearTimeout(timer);
-      asking = false;
+      setText(connection, `▲ not connected (${error.name === "TimeoutError" ? "no answer" : error.message}); the page is not updated`);
     }
+    asking = false;
+    if (again) ask(again = false);
   }
   setInterval(ask, INTERVAL);
   document.addEventListener("visibilitychange", ask);
   ask();
   return ask;
 }
+
+const keyOf = (node) => node?.dataset?.key || node?.id || "";
+
+// Make `old` equal to `fresh` with as few changes as possible. Scripts own what has data-own; readers own what is unfolded.
+function renew(old, fresh) {
+  if (old.isEqualNode(fresh) || "own" in old.dataset) return;
+  for (const { name } of [...old.attributes]) if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  const wanted = new Set([...fresh.children].map(keyOf));
+  for (const child of [...old.children]) if (!wanted.has(keyOf(child))) child.remove();
+  const known = new Map([...old.children].map((child) => [keyOf(child), child]));
+  let next = old.firstChild;
+  for (const child of [...fresh.childNodes]) {
+    const key = keyOf(child), same = next?.nodeName === child.nodeName && !keyOf(next) ? next : null;
+    const there = key ? known.get(key) : same;
+    if (there === next && there) next = next.nextSibling;
+    else old.insertBefore(there || child, next);
+    if (there?.nodeType === Node.ELEMENT_NODE) renew(there, child);
+    else if (there && there.data !== child.data) there.data = child.data;
+  }
+  while (next) {
+    const after = next.nextSibling;
+    next.remove();
+    next = after;
+  }
+}
+
+const incidents = (scope) => new Map([...scope.querySelectorAll("article[data-key]")].map((node) => [node.dataset.key, node.querySelector("h3").textContent]));
+
+// The page's own address, which holds the reader's choices.
+export const ask = poll(() => location.pathname + location.search, (text) => {
+  const fresh = new DOMParser().parseFromString(text, "text/html"), before = incidents(document);
+  const news = [...incidents(fresh)].filter(([key]) => !before.has(key)).map(([, words]) => words);
+  renew(document.body, fresh.body);
+  document.title = fresh.title;
+  if (news.length) setText(document.getElementById("announce"), news.join("; "));
+});
+
+// Without TLS, browsers let a page copy only the selection.
+document.addEventListener("click", async ({ target }) => {
+  const button = target.closest?.("[data-copies]"), source = button?.previousElementSibling;
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(source.textContent);
+  } catch {
+    getSelection().selectAllChildren(source);
+    document.execCommand("copy");
+  }
+  setText(button, "Copied");
+});

@@ -25,10 +25,10 @@ export function seriesOf(chart, names, colour) {
   const looks = {
     line: { stroke: colour("--line-1"), width: 1.5 }, high: edge, low: edge, above: edge, below: edge,
     lost: dashed("--soft", [3, 3], { width: 1 }), normal: dashed("--line-2", [8, 4]), limit: dashed("--bad", [8, 4]),
-    other: { stroke: colour("--line-6"), width: 1.5, points: NONE, spanGaps: true },
     batch: dashed("--line-3", [2, 3], { scale: "batch", paths: uPlot.paths.stepped({ align: 1 }) }),
   };
-  return names.map((name) => ({ label: name, ...looks[name] }));
+  const others = names.filter((name) => !Object.hasOwn(looks, name)), other = (at) => dashed(`--line-${2 + (at % 6)}`, DASHES[(at + 1) % 4], { spanGaps: true });
+  return names.map((name) => ({ label: name, ...(looks[name] || other(others.indexOf(name))) }));
 }
 
 export function bandsOf(chart, names, colour) {

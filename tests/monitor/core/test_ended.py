@@ -7,7 +7,8 @@ from megatron_monitor.charts.history import SERIES, History
 from megatron_monitor.core import Core
 from megatron_monitor.core.ended import MOST, EndedRuns
 from megatron_monitor.follow.messages import CaughtUp, Opened, Scanned
-from megatron_monitor.serve.page import render_run, worst_first
+from megatron_monitor.serve.fleet import worst_first
+from megatron_monitor.serve.page import render_run
 from megatron_monitor.serve.past import history_json
 from megatron_monitor.snapshot import RunSnapshot, Snapshot
 from tests.monitor.core.test_core import NOW, core_for, data, line, opened
@@ -99,5 +100,5 @@ def test_the_worst_stand_first() -> None:
         run("e", "training", "warning"), run("f", "hung", "critical"), run("g", "saving", "info"),
         run("h", "finished", hours=2), run("i", "crashed", hours=3), run("j", "crashed", "critical", 5),
     ]  # fmt: skip
-    got = worst_first(Snapshot(NOW, tuple(runs[:5]), ended=tuple(runs[5:])), NOW)
+    got = worst_first(Snapshot(NOW, tuple(runs[:5]), ended=tuple(runs[5:])).all_runs, NOW)
     assert "".join(run.run for run in got) == "fj" + "id" + "e" + "ag" + "hbc"

@@ -4,10 +4,13 @@ import re
 from html import unescape
 from typing import Any
 
-from megatron_monitor.incidents import Incident
+from megatron_monitor.charts.history import History
+from megatron_monitor.incidents import Incident, Transition
 from megatron_monitor.pages import _cause
+from megatron_monitor.serve.fleet import Choice
 from megatron_monitor.serve.formats import figures
-from megatron_monitor.serve.page import fleet_run, render_index, render_run
+from megatron_monitor.serve.page import render_index, render_run
+from megatron_monitor.serve.timeline import happened, lanes
 from megatron_monitor.snapshot import RunSnapshot, Snapshot
 
 NOW = 1_700_000_000.0
@@ -59,7 +62,7 @@ def test_the_line_is_the_one_that_shows_it_and_the_command_is_there() -> None:
     text = render_run(RunSnapshot("a", {}, page_of("a", reported)), NOW, "../")
     assert "<pre>RuntimeError: &lt;b&gt;</pre>" in text
     assert "iteration 7/9" not in text
-    assert "<p class=command><code>scancel 7</code></p>" in text
+    assert "<p class=command><code>scancel 7</code>" in text
     assert "<details open>" in text
     other = index(page_of("a", incident("a")))
     assert "<pre>iteration 7/9</pre>" in other
@@ -92,13 +95,69 @@ def test_normal_is_the_pace_of_before() -> None:
 
 
 def test_the_table_may_have_other_columns() -> None:
-    """Those that are asked for and exist, each with what it is sorted by."""
-    page = page_of("a", progress_at=NOW - 5, grad_norm=1.5, slowdown_ratio=1.25)
-    sent = fleet_run(page, NOW, ["grad_norm", "progress_at", "over_normal", "no such"])
-    assert list(sent["figures"]) == ["state", "grad_norm", "progress_at", "over_normal"]
-    assert sent["order"] == {"grad_norm": 1.5, "progress_at": NOW - 5, "over_normal": 1.25}
-    assert sent["over"] is False
-    assert fleet_run(page | {"state": "finished"}, NOW)["over"] is True
+    """Those that the address names and that exist, in its order."""
+    page = page_of("a", progress_at=NOW - 5, grad_norm=1.5)
+    query = "columns=grad_norm&columns=progress_at&columns=none"
+    text = render_index(Snapshot(NOW, (RunSnapshot("a", {}, page),)), NOW, Choice.of(query))
+    assert re.findall("<th scope=col data-key=(\\w+)", text) == [
+        "run",
+        "state",
+        "incidents",
+        "grad_norm",
+        "progress_at",
+    ]
+    assert re.findall("<span class='value ' data-k=(\\w+)>([^<]*)", text) == [
+        ("grad_norm", "1.5"),
+        ("progress_at", "5.0 s ago"),
+    ]
+    assert "data-usual" not in text
+    assert "data-usual" in index(page)
+
+
+def test_in_a_row_the_worst_incident_comes_first() -> None:
+    """Critical before warning before info; of equal ones the one that costs more."""
+    open_ones = [
+        incident("a", "configuration", "info"),
+        incident("a", "slowdown", "warning"),
+        incident("a", "nan_loss"),
+    ]
+    text = index(page_of("a", *open_ones))
+    row = text.partition("<tbody>")[2]
+    assert re.findall(r"class='badge (\w+)'>", row) == ["critical", "warning", "info"]
+
+
+def test_nobody_matches() -> None:
+    """The page says so and leads back."""
+    text = render_index(Snapshot(NOW, (RunSnapshot("a", {}, page_of("a")),)), NOW, Choice.of("q=b&sort=run"))
+    assert "No run matches. <a href='./?sort=run'>Show all runs</a>" in text
+
+
+def test_incidents_and_restarts_are_one_story() -> None:
+    """Latest first, with the arguments that an attempt changed; phases on lanes, the hang of an open one apart."""
+    history = History(
+        phases=[(NOW - 100, 1, "training"), (NOW - 40, 7, "saving")],
+        restarts=[(5, 7, NOW - 60)], changes=[(5, NOW - 60, [("lr", "1", "2")])],
+    )  # fmt: skip
+    told = Transition(
+        incident="crash", severity="critical", run="a", status="firing", summary="<b>", iteration=7, time=NOW - 70
+    )
+    run = RunSnapshot("a", {}, page_of("a", state="hung", progress_at=NOW - 30), history, (told,))
+    text = [(row.text, row.where, row.summary) for row in happened(run)]
+    assert text == [
+        ("┆ restart", "5", "after iteration 7: 3 computed again; other arguments: lr 1 → 2"),
+        ("■ crash critical", "7", "<b>"),
+    ]
+    period, shown = lanes(history, run.page, NOW)
+    assert period == "2023-11-14 22:11:40 UTC to 2023-11-14 22:13:20 UTC"
+    assert [(lane.name, lane.text, lane.parts) for lane in shown] == [
+        ("training", "1 min 0 s", [(0.0, 600.0)]), ("saving", "10.0 s", [(600.0, 100.0)]),
+        ("hung", "30.0 s", [(700.0, 300.0)]),
+    ]  # fmt: skip
+    text = render_run(run, NOW, "../")
+    assert "<td class='critical'>■ crash critical</td><td>7</td><td>&lt;b&gt;</td>" in text
+    assert "class='lane hung'><rect x=700.0 width=300.0 height=10></rect></svg>" in text
+    over = lanes(history, run.page | {"state": "lost"}, NOW)[1]  # no step is known: it ends where the last phase begins
+    assert over[-1].parts == [(998.5, 1.5)]
 
 
 def test_the_command_of_the_advice_is_the_jobs() -> None:
