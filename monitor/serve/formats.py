@@ -101,7 +101,10 @@ def facts(values: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, st
     return [(name.replace("_", " "), one_line(plain(name, values[name]))) for name in names]
 
 
-LABELS = dict(rows_of("megatron_monitor.serve", "labels.csv", tuple[str, str]))
+_FIGURES = rows_of("megatron_monitor.serve", "labels.csv", tuple[str, str, str])
+LABELS = {key: label for key, label, _ in _FIGURES}
+METRICS = {key: metric for key, _, metric in _FIGURES}
+"""The metric with the same meaning."""
 FLEET = (
     "progress_at", "iteration", "eta", "seconds_per_iteration", "over_normal", "tflops", "samples_per_second",
     "lm_loss", "max_memory_bytes", "unsaved_progress_seconds",

@@ -15,10 +15,12 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader
 
+from megatron_monitor import __version__
 from megatron_monitor.causes import cost_gpu_hours
+from megatron_monitor.metrics import CATALOGUE
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.serve.fleet import Choice
-from megatron_monitor.serve.formats import FLEET, LABELS, SYMBOLS, duration, facts, figures, instant, number
+from megatron_monitor.serve.formats import FLEET, LABELS, METRICS, SYMBOLS, duration, facts, figures, instant, number
 from megatron_monitor.serve.settings import attempts_of, settings_of, table
 from megatron_monitor.serve.timeline import happened, lanes
 from megatron_monitor.snapshot import RunSnapshot, Snapshot
@@ -53,7 +55,9 @@ def _templates() -> Environment:
     )  # fmt: skip
     templates.policies["json.dumps_kwargs"] = {}  # keeps the order of the keys
     templates.globals |= {"symbols": SYMBOLS, "labels": LABELS, "columns": FLEET}
-    templates.globals |= {"counted": _counted, "run_path": run_path}
+    templates.globals |= {"counted": _counted, "run_path": run_path, "version": __version__, "metrics": METRICS}
+    meanings = {metric.name: metric.help.replace("`", "") for metric in CATALOGUE}
+    templates.globals["meanings"] = {key: meanings[metric] for key, metric in METRICS.items()}
     return templates
 
 
@@ -128,6 +132,11 @@ def render_run(run: RunSnapshot, now: float, root: str, compared: Comparison | N
         compared=compared, attempts=attempts, headings=[label for label, _ in columns],
         settings=table([settings for _, settings in columns]),
     )  # fmt: skip
+
+
+def render_help(notice: str = "") -> str:
+    """Return the page that explains the figures and symbols."""
+    return _rendered("help.html", "", notice=notice)
 
 
 def render_missing(name: str, root: str, notice: str = "") -> str:

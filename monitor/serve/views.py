@@ -61,7 +61,7 @@ def asked_by(request: Request) -> ViewRequest:
     """Return the parts of a Snapshot that the answer needs: the page of one run needs only that run."""
     if request.path in ("/", "/api/v1/runs"):
         return CARDS
-    if request.path == "/api/v1/incidents" or (request.path == _ADVICE and not _named(request)):
+    if request.path in ("/help", "/api/v1/incidents") or (request.path == _ADVICE and not _named(request)):
         return NOTHING
     return ViewRequest(samples=False, pages=False, whole=frozenset({_named(request), *_values(request, "with")}))
 
@@ -71,6 +71,8 @@ def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") 
     path, what = request.path, request.path.rpartition("/")[2]
     if path == "/":
         return _html(page.render_index(snapshot, now, Choice.of(request.query), notice))
+    if path == "/help":
+        return _html(page.render_help(notice))
     if path in _VIEWS:
         return _VIEWS[path](request, snapshot, now)
     run = _find(snapshot, request)

@@ -216,9 +216,12 @@ def choose(page: Page, where: str, label: str, value: str) -> None:
 def test_accessible(browser: Browser, hung: RunningDaemon, width: int, dark: bool) -> None:
     """Axe finds nothing on either page, light and dark, wide and on a phone; nothing is wider than the screen."""
     axe = gzip.decompress(AXE.read_bytes()).decode()
-    for path in ("", "runs/train", f"runs/rich?with={LONG}&attempt=1"):
-        page = opened(browser, f"http://{hung.address}/{path}", width=width, dark=dark)
-        if path:
+    for path in ("help", "", "runs/train", f"runs/rich?with={LONG}&attempt=1"):
+        page = browser.page(width=width, dark=dark)
+        page.open(f"http://{hung.address}/{path}")
+        if path != "help":
+            page.wait(LIVE)
+        if path.startswith("runs"):
             page.wait("document.querySelectorAll('.chart').length >= 6")
         page.evaluate(axe + ";null")
         found = page.evaluate(

@@ -4,12 +4,13 @@ import re
 from html import unescape
 from typing import Any
 
+from megatron_monitor import __version__
 from megatron_monitor.charts.history import History
 from megatron_monitor.incidents import Incident, Transition
 from megatron_monitor.pages import _cause
 from megatron_monitor.serve.fleet import Choice
-from megatron_monitor.serve.formats import figures
-from megatron_monitor.serve.page import render_index, render_run
+from megatron_monitor.serve.formats import LABELS, figures
+from megatron_monitor.serve.page import render_help, render_index, render_run
 from megatron_monitor.serve.timeline import happened, lanes
 from megatron_monitor.snapshot import RunSnapshot, Snapshot
 
@@ -124,6 +125,22 @@ def test_in_a_row_the_worst_incident_comes_first() -> None:
     text = index(page_of("a", *open_ones))
     row = text.partition("<tbody>")[2]
     assert re.findall(r"class='badge (\w+)'>", row) == ["critical", "warning", "info"]
+
+
+def test_each_figure_is_explained() -> None:
+    """By its metric's text: on the heading, on the card, which leads to the help, and in the help."""
+    text, unsaved = (
+        unescape(render_help()),
+        "Training time since the last complete checkpoint, which a crash now would lose",
+    )
+    rows = re.findall("<tr id=(\\w+)><th scope=row>([^<]+)</th><td>([^<]+)</td><td><code>megatron_", text)
+    assert [key for key, _, _ in rows] == list(LABELS)
+    assert ("unsaved_progress_seconds", "Unsaved progress", unsaved) in rows
+    assert f"title='{unsaved}'>Unsaved progress</a>" in index(page_of("a"))
+    card = unescape(render_run(RunSnapshot("a/b", {}, page_of("a/b", unsaved_progress_seconds=5.0)), NOW, "../../"))
+    assert f"<dt><a href='../../help#unsaved_progress_seconds' title='{unsaved}'>Unsaved progress</a></dt>" in card
+    for shown, root in ((text, ""), (card, "../../")):
+        assert f"megatron-monitor {__version__} <a href='{root}help'>Help</a>" in shown
 
 
 def test_nobody_matches() -> None:
