@@ -2,7 +2,7 @@
 import { Axis, available } from "./axis.js";
 import { Choices } from "./choices.js";
 import { instant, known, number } from "./format.js";
-import { CHARTS, OTHER, cutAbove, drawn, titleOf, describe } from "./kinds.js";
+import { CHARTS, OTHER, constantOf, cutAbove, drawn, titleOf, describe } from "./kinds.js";
 import { SYMBOLS, h, setText } from "./live.js";
 import { drawBands, drawMarks, drawSigns, marksOf } from "./marks.js";
 import { Past } from "./past.js";
@@ -52,6 +52,7 @@ export class Charts {
       return node;
     };
     this.range = h("span", { class: "soft", id: "range" });
+    this.constants = h("span", { class: "soft", id: "constants" });
     controls.append(
       ...this.choices.controls(() => this.rebuild()),
       h("span", { class: "buttons" },
@@ -59,6 +60,7 @@ export class Charts {
         button("−", "Zoom out", () => this.zoom(2)), button("+", "Zoom in", () => this.zoom(0.5)),
         button("Latest", "Zoom to the latest tenth", () => this.latest()), button("All", "Show all", () => this.show(null))),
       this.range,
+      this.constants,
       h("small", { class: "soft" }, `Drag over a chart to zoom. ┆ restart  ${SYMBOLS.critical} critical  ` +
         `${SYMBOLS.warning} warning  ${SYMBOLS.info} info, tinted while it lasts  ✕ NaN or Inf  ▴ beyond the axis; shaded: lowest to highest`),
     );
@@ -134,8 +136,12 @@ export class Charts {
     const others = this.others.map((other) => ({ ...other, axis: new Axis(other.past, axis.name, choices.logAxis) }));
     axis.beside = others.map((other) => other.axis);
     this.marks = marksOf(answer, axis);
+    const constants = [];
     for (const chart of CHARTS) {
-      const found = drawn(chart, { past, answer, axis, choices, run: answer.run, others });
+      let found = drawn(chart, { past, answer, axis, choices, run: answer.run, others });
+      const only = found && constantOf(chart, found);
+      if (known(only)) constants.push(`${chart.title} ${number(only)}`);
+      if (known(only) && !choices.constant) found = null;
       const there = this.plots.find((entry) => entry.chart === chart);
       if (!found) {
         if (there) this.remove(there);
@@ -147,6 +153,7 @@ export class Charts {
         this.add(chart, found);
       }
     }
+    setText(this.constants, constants.length && !choices.constant ? `Constant: ${constants.join(", ")}` : "");
     const view = choices.view && this.axis.log ? choices.view.map(Math.log10) : choices.view;
     this.show(view, false);
   }

@@ -10,6 +10,7 @@ export class Choices {
   log = false; // logarithmic y-axis
   logAxis = false;
   perplexity = false;
+  constant = false; // also charts of a value that never changes
   smooth = 1; // number of points in the moving average
   view = null; // [min, max] of the axis; null shows all and follows
 
@@ -21,7 +22,7 @@ export class Choices {
     const here = location.hash.includes("=") ? location.hash.slice(1) : kept;
     const params = new URLSearchParams(here), smooth = Number(params.get("smooth"));
     if (Object.hasOwn(AXES, params.get("axis"))) this.axis = params.get("axis");
-    for (const name of ["log", "logAxis", "perplexity"]) this[name] = params.get(name) === "1";
+    for (const name of ["log", "logAxis", "perplexity", "constant"]) this[name] = params.get(name) === "1";
     if (Object.values(SMOOTHING).includes(smooth)) this.smooth = smooth;
     const view = (params.get("view") || "").split("_").map(Number);
     if (view.length === 2 && view.every(Number.isFinite) && view[0] < view[1]) this.view = view;
@@ -30,7 +31,7 @@ export class Choices {
   keep() {
     const params = new URLSearchParams();
     if (this.axis !== "iteration") params.set("axis", this.axis);
-    for (const name of ["log", "logAxis", "perplexity"]) if (this[name]) params.set(name, "1");
+    for (const name of ["log", "logAxis", "perplexity", "constant"]) if (this[name]) params.set(name, "1");
     if (this.smooth > 1) params.set("smooth", this.smooth);
     const stored = String(params); // without the zoom, which concerns this run only
     if (this.view) params.set("view", this.view.map((at) => Number(at.toPrecision(12))).join("_"));
@@ -65,7 +66,7 @@ export class Choices {
     });
     const [, smoothLabel] = select("smoothing", Object.entries(SMOOTHING).map(([text, points]) => [points, text]), this.smooth, (node) => (this.smooth = Number(node.value)));
     this.axisSelect = axis;
-    return [axisLabel, smoothLabel, tick("log", "log scale"), tick("logAxis", "log axis"), tick("perplexity", "perplexity")];
+    return [axisLabel, smoothLabel, tick("log", "log scale"), tick("logAxis", "log axis"), tick("perplexity", "perplexity"), tick("constant", "constant series")];
   }
 
   // The axis to draw: the chosen one, or iteration if the run does not have it.

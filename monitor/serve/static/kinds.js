@@ -122,6 +122,15 @@ function trailing(column, count) {
   });
 }
 
+const ENOUGH = 10; // points that show that a series is constant
+
+// The only value of a chart, of all its runs; null if there are several.
+export function constantOf(chart, { data, names }) {
+  const values = chart.lines ? [] : data.slice(1).filter((_, at) => names[at] !== "limit").flat().filter(known);
+  const same = (value) => Math.abs(value - values[0]) <= 1e-6 * Math.abs(values[0]); // means of buckets are rounded
+  return values.length >= ENOUGH && values.every(same) ? values[0] : null;
+}
+
 // Describe the values at one place.
 export function describe(chart, names, values) {
   if (chart.stack) {
