@@ -10,7 +10,7 @@ export const CHARTS = [
   { key: "grad_norm", title: "Grad norm", maySmooth: true, notFinite: true },
   { key: "seconds_per_iteration", title: "Seconds per iteration", normal: true, batch: true, maySmooth: true, outliers: true, phases: true },
   { key: "parts", title: "Where an iteration goes, seconds", stack: true, lines: (source) => timed(source, "series"), outliers: true, phases: true },
-  { key: "spread", title: "Slowest rank less fastest, seconds", lines: (source) => timed(source, "spread"), outliers: true },
+  { key: "spread", title: "Rank skew, seconds", lines: (source) => timed(source, "spread"), outliers: true },
   { key: "tflops", title: "TFLOPs per GPU" },
   { key: "memory_bytes", title: "GPU memory, GiB", factor: 1 / GIB, limit: (run) => run.gpu_memory_capacity_bytes / GIB },
   { key: "learning_rate", title: "Learning rate" },
