@@ -276,13 +276,19 @@ def test_figures_of_charts_read_like_those_of_the_server(browser: Browser, hung:
 
 
 def test_without_script_the_page_still_tells(browser: Browser, hung: RunningDaemon) -> None:
-    """The server writes it all but the charts."""
+    """The server writes all but the charts, and the filter is a form with a button."""
     page = browser.page()
     page.call("Emulation.setScriptExecutionDisabled", value=True)
     page.call("Page.navigate", url=f"http://{hung.address}/runs/train")
     page.wait("document.querySelector('#incidents article') !== null")
     assert "hung" in page.text("h1")
     assert "iteration       40/" in page.text("main > section:last-of-type pre")
+    page.call("Page.navigate", url=f"http://{hung.address}/?sort=-run")
+    page.wait("document.querySelectorAll('tbody tr').length === 3")
+    page.evaluate(
+        "(document.getElementById('query').value = 'rich tp=2', document.querySelector('noscript button').click())"
+    )
+    page.wait("document.querySelectorAll('tbody tr').length === 1 && location.search.startsWith('?q=rich+tp%3D2')")
 
 
 @pytest.fixture
