@@ -41,6 +41,7 @@ _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
 
 _LEAST_GAP = 1.0  # minimum seconds between two lines for a check of deadlines
 _EPSILON = 1e-6
+_EXPLAINED = 120.0  # maximum seconds between a dated line and the cause of an undated end between them
 _OWN_TIME = 0.9  # share of a silence that the first iteration must have taken to explain it
 _UNPLACED: frozenset[type[Event]] = frozenset({events.PartBegan, events.GenerationMoved})
 """Lines without a stamp between two steps: the step's time cannot be divided between them."""
@@ -226,7 +227,9 @@ class Evaluator:
                 run.pass_over(at, evaluated=True)
                 return []
         state, transitions = run.state, list[Transition]()
-        if state.attempt.phase == "crashed":
+        if _explains(placed, state):
+            run.pass_over(at)
+        elif state.attempt.phase == "crashed":
             reported = crash.due(state)
             if placed.proof == "unknown" or _failed_since(state, reported, at):
                 # a restart, or a failure right before: the crash is reported first
@@ -315,6 +318,17 @@ class Evaluator:
         if crash.Crash.name in found:
             crash.Crash.of(state).note(state, found[crash.Crash.name])
         return found
+
+
+def _explains(placed: TimedEvent, state: RunState) -> bool:
+    """Return True if the line is the cause of an undated failure that followed from another one.
+
+    A launcher's line about a signal was written just before the scheduler's line, not right after the last dated one.
+    """
+    failure, event = state.attempt.failure, placed.event
+    if failure is None or failure.logged_at is not None or not failure.consequence:
+        return False
+    return isinstance(event, events.FailureSeen) and not event.consequence and placed.at - failure.at <= _EXPLAINED
 
 
 def _failed_since(state: RunState, reported: float | None, at: float) -> bool:

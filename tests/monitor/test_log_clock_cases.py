@@ -114,6 +114,15 @@ def test_a_rare_stamp_and_undated_iterations(
     assert noted in noted_in(tmp_path / "run.log")
 
 
+def test_an_undated_signal_belongs_to_the_time_limit_behind_it(tmp_path: Path) -> None:
+    """A minute after the last iteration. Near miss: a limit ten minutes later is another end."""
+    for seconds, told in ((60.0, ["time_limit"]), (600.0, ["stopped"])):
+        end = CANCELLED.format(stamp(120.0 + seconds, "%Y-%m-%dT%H:%M:%S"), " DUE TO TIME LIMIT")
+        log = tmp_path / "run.log"
+        log.write_text(setup() + training(1, 60, 0) + "Main process received SIGTERM, exiting\n" + end)
+        assert [item["evidence"]["failure"] for item in records(log) if item.get("incident") == "crash"][:1] == told
+
+
 @pytest.mark.parametrize(
     "between",
     [
