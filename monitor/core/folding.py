@@ -153,6 +153,8 @@ class Folding:
             return
         if not source.caught_up:
             run.backlog_at = now
+            if run.past is not None:
+                run.past.take(self._watched.judge_of_past, source.name, entries, source.mtime)
             entries = _taken_now(run, source, entries, at)
         self._judge(run, source, entries, at, now)
         run.dirty = True

@@ -21,7 +21,7 @@ from megatron_monitor.source_clock.clock import SourceClock, TimedEvent
 from megatron_monitor.source_clock.stamps import SKEW
 from megatron_monitor.source_clock.steps import number_of, seconds_of
 
-__all__ = ["SilenceMeter", "SourceClock", "TimedEvent", "first_stamp_and_step", "with_times"]
+__all__ = ["SilenceMeter", "SourceClock", "TimedEvent", "Timestamper", "first_stamp_and_step", "with_times"]
 
 _LOOK_AHEAD = 100  # events after a step that are searched for its duration
 _MAX_WAITING = 10_000  # undated lines that wait for a dated one
