@@ -43,7 +43,7 @@ def happened(run: RunSnapshot) -> list[Happened]:
         summary += f"; other arguments: {', '.join(changed)}" if changed else ""
         when = "" if time is None else instant(time + zone)[:19]
         rows.append(Happened(when, "restart", "┆ restart", _plain(iteration), summary))
-    return sorted(rows, key=lambda row: row.time, reverse=True)
+    return sorted(rows, key=lambda row: row.time)[::-1]
 
 
 def _plain(value: Any) -> str:

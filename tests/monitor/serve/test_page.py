@@ -4,6 +4,8 @@ import re
 from html import unescape
 from typing import Any
 
+from msgspec.structs import replace
+
 from megatron_monitor import __version__
 from megatron_monitor.charts.history import History
 from megatron_monitor.incidents import Incident, Transition
@@ -158,11 +160,18 @@ def test_incidents_and_restarts_are_one_story() -> None:
     told = Transition(
         incident="crash", severity="critical", run="a", status="firing", summary="<b>", iteration=7, time=NOW - 70
     )
-    run = RunSnapshot("a", {}, page_of("a", state="hung", progress_at=NOW - 30), history, (told,))
+    run = RunSnapshot(
+        "a",
+        {},
+        page_of("a", state="hung", progress_at=NOW - 30),
+        history,
+        (replace(told, incident="hang", summary="late"), told),
+    )
     text = [(row.text, row.where, row.summary) for row in happened(run)]
     assert text == [
         ("┆ restart", "5", "after iteration 7: 3 computed again; other arguments: lr 1 → 2"),
-        ("■ crash critical", "7", "<b>"),
+        ("■ crash critical", "7", "<b>"),  # of two at one time the later one
+        ("■ hang critical", "7", "late"),
     ]
     period, shown = lanes(history, run.page, NOW)
     assert period == "2023-11-14 22:11:40 UTC to 2023-11-14 22:13:20 UTC"
