@@ -26,6 +26,7 @@ from megatron_monitor.parsers.events import (
     ThroughputReported,
     TimersReported,
     TracebackSeen,
+    TrainerLogged,
     WatchdogTimedOut,
 )
 from megatron_monitor.run.attempts import counted_in
@@ -41,6 +42,7 @@ _BLOCK_ENDS = 5.0  # seconds without new bytes after which a block of lines coun
 _MAX_EARLY = 256  # ends and failures of a file without steps, kept until the loop's file is read
 _LONG_BEFORE = 600.0  # seconds by which a file must precede the loop's last line to count as older
 _PROMPT = 1.0  # maximum delay in seconds for which the arrival of a line is its time
+_UNTIMED = (IterationLogged, TrainerLogged)  # steps whose arrival is their time if the line has none
 _OF_TRAINING = STEP_EVENTS | {TimersReported, ThroughputReported}
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut, CollectiveStatus)
 
@@ -166,8 +168,8 @@ class Folding:
         """Fold the events into the run. A historical run becomes live again if it progresses or crashes live."""
         state = run.state
         prompt = source.caught_up and (source.ordered or (not source.behind_bytes and now - at < _PROMPT))
-        # the times of several iteration lines that were read at once are unknown
-        single = prompt and sum(type(entry.event) is IterationLogged for entry in entries) == 1
+        # the times of several steps that were read at once are unknown
+        single = prompt and sum(type(entry.event) in _UNTIMED for entry in entries) == 1
         state.arrived = at if single else None
         before, stamped, read_at = state.progress_at, state.attempt.progress_clock, state.read_at
         dead = state.attempt.phase in ENDED

@@ -54,6 +54,18 @@ def test_single_lines_give_the_pace() -> None:
     assert followed(lines[:60])[2] == []
 
 
+def test_dicts_alone_give_the_pace() -> None:
+    """A trainer's dict that names neither step nor time: each counts, and a hang is measured by their pace."""
+    lines = [
+        (at, f"{{'loss': {3 - number / 100}, 'epoch': {number / 100}}}\n".encode())
+        for number, at in enumerate(steady(30.0, 60), 1)
+    ]
+    core, state, _ = followed(lines)
+    assert (state.iterations_total, state.attempt.pace.baseline) == (60, pytest.approx(30.0, rel=0.05))
+    (hung,) = [item for item in core.tick(START + lines[-1][0] + 300.0) if item.severity == "critical"]
+    assert hung.incident == "hang"
+
+
 @pytest.mark.parametrize("flush", [30.0, 61.0, 240.0])
 @pytest.mark.parametrize("seconds", [7.0, 20.0, 28.0])
 def test_a_buffer_is_no_slowdown(flush: float, seconds: float) -> None:
