@@ -6,7 +6,10 @@ tr1, a 13B training before BLOOM, was given the node with the ECC error again in
 
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings
+from megatron_monitor.run.ending import PLANNED
 from megatron_monitor.run.records import AttemptEnd
 from megatron_monitor.run.restarts import end_of
 from megatron_monitor.run.state import RunState
@@ -30,7 +33,8 @@ class CrashLoop(Rule):
             return CLEAR
         ends = list(state.ends)
         if attempt.phase == "crashed" and attempt.failure is not None and not attempt.unconfirmed:
-            ends.append(end_of(state, attempt.failure.at, died=True))
+            end = end_of(state, attempt.failure.at, died=True)
+            ends.append(replace(end, planned=end.failure in PLANNED))
         elif _got_further(state):
             return CLEAR
         row = _row(ends)
