@@ -1,10 +1,9 @@
-"""The incidents as alerts of an Alertmanager: what is open, and what has ended lately. Part of the state.
+"""The incidents as alerts of Alertmanager: the open ones and the recently resolved ones. Part of the state. Pure.
 
-Law: pure. An alert is one severity of one incident: an incident that becomes worse ends the alert of the lower severity
-and begins another. The end of an incident is shown ten seconds later: what follows from it, as a crash from a hang, has
-begun by then, so that their event does not end and begin again. Nothing is owed to an Alertmanager: it is shown all of
-this again and again, which is why a message that is lost, and an Alertmanager that restarts, cost nothing. Times are
-Unix seconds.
+An alert is one severity of one incident: an incident that becomes worse ends the alert of the lower severity and begins
+another. The end of an incident is sent ten seconds later. By then an incident that follows from it, such as a crash
+from a hang, has begun, so that their event does not end and begin again. All alerts are sent to Alertmanager again and
+again, which is why a lost request and a restart of Alertmanager have no effect. Times are Unix seconds.
 """
 
 import math
@@ -16,30 +15,30 @@ from msgspec.structs import replace
 
 from megatron_monitor.incidents import Transition
 
-_HANDOVER: Final = 10.0  # seconds: a crash is reported four after its line, with which a hang ends
-_ENDED: Final = 4 * 3600.0  # seconds for which an end is shown: a silence that outlasts it hides none
+_HANDOVER: Final = 10.0  # seconds: a crash, which ends a hang, is reported four after its line
+_ENDED: Final = 4 * 3600.0  # seconds for which an end is sent: longer than a usual silence
 
 
 class Alert(Struct):
     """One severity of one incident."""
 
     message: Transition
-    """What was last said of it."""
+    """The last notification about it."""
     starts_at: float
     ends_at: float | None = None
-    """None: it stands."""
+    """None: it is open."""
     shown_at: float = 0.0
-    """From when on the end is shown."""
+    """Unix seconds from which the end is sent."""
 
 
 class Alerts(Struct):
-    """By run and incident."""
+    """The alerts by run and incident."""
 
     open: dict[str, Alert] = field(default_factory=dict)
     ended: list[Alert] = field(default_factory=list)
 
     def take(self, message: Transition) -> None:
-        """A change of judgement. What is only shown, or only information, is no alert."""
+        """Apply a transition. Display-only findings and information are not alerts."""
         key = f"{message.run}\0{message.incident}"
         known = self.open.get(key)
         same = known is not None and known.message.severity == message.severity
@@ -52,7 +51,9 @@ class Alerts(Struct):
             self.open[key] = Alert(message, known.starts_at if known is not None and same else message.time)
 
     def end_all(self, at: float, besides: Container[str] = ()) -> bool:
-        """Nobody watches the runs `besides` these any more, and nobody need. Whether something has ended."""
+        """End the alerts of all runs except `besides`, because they are no longer observed. Return True if
+        any ended.
+        """
         over = {key: one for key, one in self.open.items() if one.message.run not in besides}
         for key, alert in over.items():
             alert.ends_at = alert.shown_at = at
@@ -61,13 +62,13 @@ class Alerts(Struct):
         return bool(over)
 
     def shown(self, now: float) -> list[Alert]:
-        """What an Alertmanager is shown now. An end is left out if the same alert stands again."""
+        """Return the alerts to send now. An end is omitted if the same alert is open again."""
         self.ended = [one for one in self.ended if one.ends_at is not None and now - one.ends_at < _ENDED]
         latest = {_identity(one.message): _until(one, now) for one in self.ended}
         return list({**latest, **{_identity(one.message): one for one in self.open.values()}}.values())
 
     def next_end(self, now: float) -> float:
-        """When the next end is to be shown."""
+        """Return when the next end must be sent."""
         return min((one.shown_at for one in self.ended if one.shown_at > now), default=math.inf)
 
 

@@ -1,7 +1,7 @@
-"""What is wrong with a run, where, and what to do: short texts for metrics and dashboards.
+"""What is wrong with a run, where, and what to do: short texts for metrics and dashboards. Pure.
 
-Law: pure. A text is that of the incident's last message, so a series with it as labels changes no more often than
-somebody is told.
+A text is that of the incident's last notification, so that a series with it as a label changes only when a notification
+is sent.
 """
 
 import shlex
@@ -13,19 +13,19 @@ from megatron_monitor.incidents import Incident, IncidentBook, Transition
 from megatron_monitor.nodes.hostlist import is_node_name
 from megatron_monitor.run.state import RunState
 
-_NAMED = 4  # ranks and nodes that are named; the others are counted
+_NAMED = 4  # named ranks and nodes; further ones are counted
 _LINES = ("line", "failure_line", "last_line")
 _NODES = ("node", "nodes", "common_nodes", "watchdog_nodes")
-_RANKS = ("rank", "ranks", "watchdog_ranks")  # the one that failed; those that are missing; those that noticed
+_RANKS = ("rank", "ranks", "watchdog_ranks")  # the failed rank; the missing ranks; the ranks that noticed
 _STOPPED = frozenset({"hang", "crash", "crash_without_exit"})
-"""While one of these stands, every GPU of the run is idle."""
+"""While one of these is open, all GPUs of the run are idle."""
 _ENDED_BY_HAND = frozenset({"hang", "crash_without_exit", "nan_loss", "divergence"})
 _RESTARTED = frozenset({"crash", "crash_loop"})
 
 
 class Cause(NamedTuple):
-    """Texts, "" where nothing is known. The fields are the labels of `megatron_incident_info`. `brief`: of what and how
-    much, for a title; `command`: what does the advice, with the job's own id or pid file; `samples`: those to skip.
+    """Texts, "" if unknown. The fields are the labels of `megatron_incident_info`. `brief`: what and how much, for a
+    title. `command`: carries out the advice, with the job's id or pid file. `samples`: the samples to skip.
     """
 
     incident: str
@@ -46,7 +46,7 @@ class Cause(NamedTuple):
 
 
 def cause_of(subject: Transition | Incident) -> Cause:
-    """Of what a message says, or of what an incident is by now."""
+    """Return the cause from a notification or from an incident's present state."""
     evidence = subject.evidence
     failure = str(evidence.get("failure") or "")
     of = failure
@@ -68,8 +68,8 @@ def cause_of(subject: Transition | Incident) -> Cause:
 
 
 def _command(subject: Transition | Incident) -> str:
-    """What does the advice, where the run is a job of Slurm's or its launcher has a pid file; else "", and where a
-    attempt as it is would fail again.
+    """Return the command that carries out the advice if the run is a Slurm job or its launcher has a pid file. "":
+    there is none, or the same attempt would fail again.
     """
     job, evidence, stacks, end = subject.job, subject.evidence, "", ""
     if job:
@@ -88,14 +88,14 @@ def _command(subject: Transition | Incident) -> str:
 
 
 def lost_seconds(evidence: Mapping[str, Any]) -> float:
-    """Seconds of training that an incident has taken back; 0 where its evidence says nothing of that."""
+    """Return the seconds of training that an incident lost, or 0 if its evidence does not show them."""
     lost = evidence.get("lost_seconds")
     return float(lost) if isinstance(lost, int | float) else 0.0
 
 
 def cost_gpu_hours(incident: str, seconds: float, gpus: int | None, evidence: Mapping[str, Any]) -> float | None:
-    """What a stop of so many seconds has cost: GPUs idle since then, and the work that was lost with a crash. None of
-    an incident while which training goes on, and where nobody knows how many GPUs the run has.
+    """Return the cost of a stop of so many seconds: idle GPU hours and lost work. None: training continues, or the
+    number of GPUs is unknown.
     """
     if incident not in _STOPPED or gpus is None:
         return None
@@ -103,13 +103,15 @@ def cost_gpu_hours(incident: str, seconds: float, gpus: int | None, evidence: Ma
 
 
 def causes(book: IncidentBook) -> Iterator[Cause]:
-    """One for each open incident, as it was last told."""
+    """Return one cause per open incident, as last notified."""
     for incident in book.open.values():
         yield cause_of(_last_firing(book, incident) or incident)
 
 
 def failure_of(state: RunState) -> Cause | None:
-    """What a run died of that is crashed now, be it archived; None where it is not, or no line tells."""
+    """Return the failure of a crashed run, historical ones included. None: it is not crashed, or no line shows the
+    failure.
+    """
     attempt = state.attempt
     failure = attempt.failure
     if failure is None or attempt.phase != "crashed":
@@ -120,7 +122,7 @@ def failure_of(state: RunState) -> Cause | None:
 
 
 def _last_firing(book: IncidentBook, incident: Incident) -> Transition | None:
-    """The last time that somebody was told of it. A page may say more, for what it shows may change all the time."""
+    """Return the incident as last notified. A page may show more, because its texts may change at any time."""
     return next(
         (item for item in reversed(book.history) if item.incident == incident.incident and item.status == "firing"),
         None,
@@ -132,7 +134,7 @@ def _first(evidence: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def _some(value: Any) -> str:
-    """`3`, or `3, 7, 8, 9 and 12 more`."""
+    """Return `3`, or `3, 7, 8, 9 and 12 more`."""
     if value is None or value == []:
         return ""
     if not isinstance(value, list | tuple):

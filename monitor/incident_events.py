@@ -1,15 +1,15 @@
-"""Which incidents are one event for people: one page, one group of messages, one entry of the pager.
+"""Groups incidents into events for people: one page, one group of notifications, one entry of the pager. Pure.
 
-Law: pure; an incident gets its event when it first becomes a warning, and keeps it. A new event is a new identity for
-whoever receives it, so that nothing remembered of an older one (a silence, an acknowledgement, the last repetition)
-can swallow it. Times are Unix seconds.
+An incident gets its event when it first becomes a warning, and keeps it. A new event has a new identity for its
+receivers, so that nothing about an older one (a silence, an acknowledgement, the last repetition) suppresses it. Times
+are Unix seconds.
 
 A new incident joins
 - the event of an open incident of its run that it supersedes (a hang becomes a crash),
-- its run's event if that one's last incident began at most two minutes ago (a full disk: the save, then the crash),
+- its run's event if that event's last incident began at most two minutes ago (a full disk: the save, then the crash),
 - if critical, another run's critical event whose last incident began at most a minute ago (an outage of the cluster).
-Else it begins an event. Its id is made of the run and of when the trouble began, to the minute: a monitor that lost its
-state, and a second one of the same logs, give the same.
+  Otherwise it begins an event. The id consists of the run and the minute in which the problem began, so that a monitor
+  which lost its state, and a second monitor of the same logs, compute the same id.
 """
 
 from collections.abc import Collection
@@ -21,29 +21,31 @@ from msgspec import Struct, field
 from megatron_monitor.detectors.base import RANK, Severity
 
 UNWATCHED: Final = "unwatched"
-"""The event of what nobody watched: the alert of a missed deadline has it (deploy/prometheus/rules)."""
-_SAME_RUN: Final = 120.0  # seconds: what one cause does to a run follows within them
-_SAME_CLUSTER: Final = 60.0  # seconds: a file system that stops fails all its runs within their next save or read
-_LONGEST: Final = 300.0  # seconds over which an event of several runs grows: later ones are told of anew
+"""The event of unobserved time: the alert of a missed deadline has it (deploy/prometheus/rules)."""
+_SAME_RUN: Final = 120.0  # seconds within which one cause affects a run again
+_SAME_CLUSTER: Final = 60.0  # seconds: a failed file system affects all runs within their next save or read
+_LONGEST: Final = 300.0  # seconds for which an event of several runs grows; later incidents begin another one
 _MISSED: Final = 180.0  # seconds after which the rule of a missed deadline fires (deploy/prometheus/rules)
-_BACK: Final = 120.0  # seconds in which a monitor that is back finds what happened while it was away
-_KEPT: Final = 86400.0  # seconds that an event's id is not given again
+_BACK: Final = 120.0  # seconds in which a restarted monitor finds what happened meanwhile
+_KEPT: Final = 86400.0  # seconds for which an event's id is not reused
 _CRITICAL: Final = RANK["critical"]
 _LEAST: Final = RANK["warning"]
 
 
 class EventNotices(Struct):
-    """What one receiver of messages was told of an event."""
+    """What one receiver was notified about an event."""
 
     open: set[str] = field(default_factory=set)
-    """Its incidents that stand."""
+    """Its open incidents."""
     rank: int = -1
-    """The worst severity that it was told of,"""
+    """The worst notified severity."""
     of: str = ""
-    """and the incident that had it."""
+    """The incident that had it."""
 
     def wants(self, key: str, rank: int, *, fires: bool) -> bool:
-        """Is this one of the messages of the event: its first, one that it became worse, a reminder, its end?"""
+        """Return True if the event needs this notification: its first, one that it became worse, a
+        repetition, its end.
+        """
         if fires:
             reminds = key in self.open and key == self.of
             self.open.add(key)
@@ -58,36 +60,36 @@ class EventNotices(Struct):
 
 
 class IncidentEvent(Struct):
-    """What began together."""
+    """Incidents that began together."""
 
     id: str
     run: str
-    """Of its first incident."""
+    """Run of its first incident."""
     first: float
     last: float
-    """When its first and last incident became one."""
+    """When its last incident began."""
     critical: bool = False
-    """Was any of its incidents critical when it began?"""
+    """True if one of its incidents was critical when it began."""
     notices: dict[str, EventNotices] = field(default_factory=dict)
-    """By receiver."""
+    """Receiver -> what it was notified."""
 
 
 class IncidentEvents(Struct):
-    """The events of the last day, by their ids, oldest first. Part of the state."""
+    """The events of the last day by id, the oldest first. Part of the state."""
 
     known: dict[str, IncidentEvent] = field(default_factory=dict)
     away_since: float | None = None
-    """When the monitor was last stopped or killed,"""
+    """When the monitor was last stopped or killed."""
     back_at: float | None = None
-    """and when it watched again."""
+    """When it was observing again."""
 
     def of(
         self, run: str, severity: Severity, since: float, at: float, superseded: Collection[str] = (),
         deadline: float | None = None,
     ) -> str:  # fmt: skip
-        """The event of an incident of this run that becomes one at `at`; its trouble began at `since`. `superseded`:
-        the events of open incidents of the run that it makes needless; `deadline`: of a hang, when silence became one.
-        Empty for what is only information.
+        """Return the event of an incident of this run that became a warning at `at`. Its problem began at `since`.
+        `superseded`: events of the run's open incidents that it replaces. `deadline`: for a hang, when its timeout
+        passed. Empty for information.
         """
         rank = RANK[severity]
         if rank < _LEAST:
@@ -100,14 +102,16 @@ class IncidentEvents(Struct):
         return event.id
 
     def _was_missed(self, deadline: float, at: float) -> bool:
-        """Did it pass while the monitor was away, long enough ago for the rule of a missed deadline to have fired?"""
+        """Return True if the deadline passed while the monitor was stopped, long enough ago for the rule of a missed
+        deadline to have fired.
+        """
         if self.away_since is None or self.back_at is None or at - self.back_at > _BACK:
             return False
         return self.away_since < deadline <= self.back_at - _MISSED
 
     def changes(self, event: str, receiver: str, incident: str, severity: Severity, *, fires: bool) -> bool:
-        """Whether a receiver gets a message of this `incident` (its run and kind): one an event, one each time that
-        the event becomes worse, one when all of it has ended. Each of what is only information.
+        """Return True if a receiver is notified about this `incident` (its run and kind): once per event, each time
+        that the event becomes worse, and once when all of it has ended. Each information is notified.
         """
         known = self.known.get(event)
         if known is None:

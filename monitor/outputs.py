@@ -1,8 +1,8 @@
-"""The metrics written to where a scrape cannot come: a textfile for node_exporter, a Pushgateway.
+"""Writes the metrics to places without scrapes: a textfile for node_exporter, a Pushgateway.
 
-Law: the loop never waits for an output, nor one output for another. A failure is counted, logged once, and tried again
-at the next interval: what is written is always the present, so nothing queues up. The families of the runs and the
-monitor's own are written; those of the process are left out: node_exporter has its own process_*.
+The main loop never waits for an output, and no output waits for another. A failure is counted, logged once, and retried
+at the next interval. Only the present values are written, so that nothing queues. The metrics of the runs and of the
+monitor are written. Those of the process are omitted, because node_exporter has its own process_*.
 """
 
 import http.client
@@ -27,38 +27,38 @@ _log = logging.getLogger(__name__)
 _FAILURES = (OSError, http.client.HTTPException, ValueError)
 _OWN_LABELS = {"run", *(label for row in (*CATALOGUE, *MONITOR_CATALOGUE) for label in row.labels)}
 _EMPTY = CollectorRegistry()
-"""prometheus_client makes the requests to a gateway; the page is prometheus_text.py's, which is faster."""
+"""prometheus_client sends the requests to a gateway. prometheus_text.py makes the page, because it is faster."""
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """One place to write to. `instance` names this daemon: host:port. Both methods raise OSError, HTTPException or
-    ValueError, in bounded time.
+    """A destination. `instance` names this daemon: host:port. Both methods raise OSError, HTTPException or ValueError
+    in bounded time.
     """
 
     name: Name
     """Also the label `output` of its metrics."""
     interval: PositiveSeconds = 15.0
-    """Between two writes: as often as Prometheus scrapes."""
+    """Seconds between two writes, as often as Prometheus scrapes."""
 
     def write(self, page: bytes, instance: str) -> None:
-        """Put the present figures, as Prometheus text, in the place of the last ones."""
+        """Replace the last values by the present ones, as Prometheus text."""
         raise NotImplementedError
 
     def remove(self, instance: str) -> None:
-        """Delete what was written: the daemon ends, and nobody renews it."""
+        """Delete what was written, because the daemon ends and the values would become stale."""
         raise NotImplementedError
 
 
 class Textfile(Output, frozen=True, kw_only=True, tag_field="type", tag="textfile"):
-    """The metrics as a file for node_exporter's textfile collector, replaced whole."""
+    """The metrics as a file for node_exporter's textfile collector, replaced as a whole."""
 
     path: FilePath
-    """Below node_exporter's --collector.textfile.directory."""
+    """In node_exporter's --collector.textfile.directory."""
     labels: Mapping[scalars.Variable, str] = msgspec.field(default_factory=scalars.empty)
-    """Added to every sample: two daemons on one node would else write the same series twice."""
+    """Added to each sample. Without them two daemons on one node would write the same series."""
 
     def problems(self) -> scalars.Problems:
-        """What the values together have wrong."""
+        """Yield what is wrong with the combination of values."""
         if not self.path.endswith(".prom"):
             yield "path", "does not end in .prom, and node_exporter reads no other file"
         for label in self.labels:
@@ -66,47 +66,49 @@ class Textfile(Output, frozen=True, kw_only=True, tag_field="type", tag="textfil
                 yield "labels", f"{label} is a label of the metrics themselves"
 
     def write(self, page: bytes, instance: str) -> None:  # noqa: ARG002 - the file is of this host
-        """Write beside it and rename. Raises OSError."""
-        temporary = Path(f"{self.path}.{os.getpid()}")  # node_exporter reads names that end in .prom alone
+        """Write a temporary file and rename it. Raises OSError."""
+        temporary = Path(f"{self.path}.{os.getpid()}")  # node_exporter reads only names that end with .prom
         try:
             temporary.unlink(missing_ok=True)
-            with temporary.open("xb") as stream:  # the directory may be everybody's: no link is followed
+            with temporary.open("xb") as stream:  # other users may write to the directory: no link is followed
                 stream.write(page)
             temporary.replace(self.path)
         finally:
             temporary.unlink(missing_ok=True)
 
     def remove(self, instance: str) -> None:  # noqa: ARG002
-        """Delete the file: node_exporter would go on exporting it. Raises OSError."""
+        """Delete the file, which node_exporter would continue to export. Raises OSError."""
         Path(self.path).unlink(missing_ok=True)
 
 
 class Pushgateway(Output, frozen=True, kw_only=True, tag_field="type", tag="pushgateway"):
-    """The metrics pushed to a Pushgateway; the daemon's group is deleted when it ends."""
+    """The metrics pushed to a Pushgateway. The daemon's group is deleted at its end."""
 
     url: scalars.Url
     job: Name = "megatron-monitor"
-    """As the rules know the daemons."""
+    """The job name that the rules expect for daemons."""
     instance: Name | None = None
-    """Names this daemon among those that push. None: host:port."""
+    """Name of this daemon among those that push. None: host:port."""
     timeout: PositiveSeconds = 10.0
-    """Of one push: longer than a gateway in health ever needs, shorter than the interval."""
+    """Seconds for one push: more than a healthy gateway needs, less than the interval."""
     username: Name | None = None
     password_file: FilePath | None = None
-    """The file that holds the password of basic auth, read at each push."""
+    """The file with the password for basic authentication, read at each push."""
 
     def problems(self) -> scalars.Problems:
-        """What the values together have wrong."""
+        """Yield what is wrong with the combination of values."""
         if (self.username is None) != (self.password_file is None):
             yield "", "username and password_file belong together"
 
     def write(self, page: bytes, instance: str) -> None:
-        """PUT: a run that is no longer exported leaves the gateway too. Raises OSError or HTTPException."""
+        """Push by PUT, so that runs which are no longer exported leave the gateway as well. Raises OSError or
+        HTTPException.
+        """
         group = {"instance": self.instance or instance}
         push_to_gateway(self.url, self.job, _EMPTY, group, self.timeout, partial(self._handler, page=page))
 
     def remove(self, instance: str) -> None:
-        """Delete the group: a gateway shows the last push for ever. Raises OSError or HTTPException."""
+        """Delete the group, because a gateway shows the last push forever. Raises OSError or HTTPException."""
         group = {"instance": self.instance or instance}
         delete_from_gateway(self.url, self.job, group, self.timeout, self._handler)
 
@@ -122,23 +124,23 @@ class Pushgateway(Output, frozen=True, kw_only=True, tag_field="type", tag="push
 
 
 OUTPUTS: tuple[type[Output], ...] = (Textfile, Pushgateway)
-"""The configuration takes each class from here: `type:` is its tag."""
+"""All outputs. The configuration selects one by its tag `type:`."""
 
 
 class OutputTimer(threading.Thread):
-    """Writes the last snapshot to `output` every `output.interval` seconds, first when one has passed and the logs have
-    been read. It may hang: it ends with the process.
+    """Writes the last snapshot to `output` every `output.interval` seconds, for the first time one interval after the
+    logs have been read. It may hang; it ends with the process.
     """
 
     def __init__(
         self, output: Output, snapshot: Callable[[], Snapshot], instance: str,
         wait: Callable[[threading.Event, float], object] = threading.Event.wait,
     ) -> None:  # fmt: skip
-        """`wait` waits for the event, so many seconds at most."""
+        """`wait` waits for the event, at most the given seconds."""
         super().__init__(name=f"output-{output.name}", daemon=True)
         self.output = output
         self.counts = {"written": 0, "failed": 0}
-        """How many writes had which outcome."""
+        """Outcome -> number of writes."""
         self._snapshot, self._instance, self._wait = snapshot, instance, wait
         self._text = TextFormat(labels=getattr(output, "labels", None))
         self._woken = threading.Event()
@@ -146,12 +148,12 @@ class OutputTimer(threading.Thread):
         self._failing = ""
 
     def wake(self, *, stop: bool = False) -> None:
-        """Write once more now, outside the intervals; or `stop`: the output is removed."""
+        """Write now, besides the intervals. With `stop`, remove the output."""
         self._stopping = self._stopping or stop
         self._woken.set()
 
     def run(self) -> None:
-        """Until it is stopped."""
+        """Write until stopped."""
         while not self._stopping:
             self._wait(self._woken, self.output.interval)
             self._woken.clear()
@@ -163,7 +165,7 @@ class OutputTimer(threading.Thread):
         self.output.write(self._text.page(self._snapshot()).encode(), self._instance)
 
     def _try(self, act: Callable[[], None]) -> str:
-        """The outcome. A failure is logged once when it begins or becomes another one, and once when it ends."""
+        """Write and return the outcome. A failure is logged when it begins or changes, and when it ends."""
         failing = ""
         try:
             act()
@@ -181,25 +183,25 @@ class OutputTimer(threading.Thread):
 
 
 class Outputs:
-    """Every output of a configuration, each on a thread of its own."""
+    """All outputs of a configuration, each in a thread of its own."""
 
     def __init__(self, outputs: Sequence[Output], snapshot: Callable[[], Snapshot], instance: str) -> None:
-        """`snapshot` gives the last one; `instance` names this daemon: host:port."""
+        """`snapshot` returns the last one. `instance` names this daemon: host:port."""
         self._timers = [OutputTimer(output, snapshot, instance) for output in outputs]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for timer in self._timers:
             timer.start()
 
     def write_last(self) -> float:
-        """Write the present figures as well, outside the intervals; seconds until they have been read there."""
+        """Write the present values now, besides the intervals. Return the seconds until they have been read there."""
         for timer in self._timers:
             timer.wake()
         return max((timer.output.interval for timer in self._timers), default=0.0)
 
     def stop(self, timeout: float) -> None:
-        """Remove what was written, within `timeout` seconds at most."""
+        """Remove what was written, within `timeout` seconds."""
         for timer in self._timers:
             timer.wake(stop=True)
         for timer in self._timers:
@@ -207,5 +209,5 @@ class Outputs:
                 timer.join(timeout / len(self._timers))
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """(output, outcome) -> how many so far, zeros included: `megatron_monitor_output_writes_total`."""
+        """Return (output, outcome) -> number, zeros included: `megatron_monitor_output_writes_total`."""
         return {(one.output.name, outcome): count for one in self._timers for outcome, count in one.counts.items()}

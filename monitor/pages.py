@@ -1,4 +1,4 @@
-"""A run as plain data: what the page and the API show."""
+"""A run as plain data, for the page and the API."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ _ORDER = ("critical", "warning", "info")
 
 
 def page_of(view: RunView, settings: HangSettings, runbook_url: str | None = None) -> dict[str, Any]:
-    """The figures of one run; a value is None where the log printed nothing. Instants are Unix seconds."""
+    """Return the figures of one run. A value is None if the log does not have it. Instants are Unix seconds."""
     state = view.state
     latest = state.attempt.latest
     computed = derived.computed_tflops(state)
@@ -95,20 +95,20 @@ def page_of(view: RunView, settings: HangSettings, runbook_url: str | None = Non
 
 
 def transitions_of(state: RunState, book: IncidentBook) -> Sequence[Transition]:
-    """What happened to the run, oldest first: its incidents; of a log that was read after its end, how its attempts
-    ended, for nothing was detected while they went on.
+    """Return the incidents of a run, the oldest first. For a log that was read after its end, return the ends of its
+    attempts, because nothing was detected while they ran.
     """
     return book.history if state.live or book.history else list(_ends(state))
 
 
 def _ends(state: RunState) -> Iterator[Transition]:
-    """Each crash, at the time that the log prints where it prints any, and that the next attempt ended it."""
+    """Yield each crash, at its time in the log if there is one, and its end by the next attempt."""
     attempt, failure, phases = state.attempt, state.attempt.failure, state.history.phases
     ends = [(end.failure, end.message, end.last_iteration, end.at) for end in state.ends if end.crashed]
     if attempt.phase == "crashed" and failure is not None:
         ends.append((failure.failure, failure.message, attempt.latest.iteration, failure.at))
     times = [time for time, _, phase in phases if phase == "crashed"]
-    if len(times) != len(ends):  # some are older than what is kept
+    if len(times) != len(ends):  # some are older than the stored ones
         times = [None] * len(ends)
     for number, ((kind, message, iteration, at), printed) in enumerate(zip(ends, times, strict=True), 1):
         last = Transition(
@@ -122,7 +122,7 @@ def _ends(state: RunState) -> Iterator[Transition]:
 
 
 def _identity(view: RunView) -> dict[str, Any]:
-    """Why the run is this job and these streams are its own; Slurm's word about the job is the last."""
+    """Return why the run is this job and these streams belong to it. Slurm's facts about the job are last."""
     job, identity = view.state.job, dict(view.identity)
     known = identity.get("job") or {}
     if identity and job is not None and known.get("id") in (job.id, job.array_id) and not known.get("believed"):
@@ -131,17 +131,18 @@ def _identity(view: RunView) -> dict[str, Any]:
 
 
 def _died(state: RunState, runbook_url: str | None) -> dict[str, str] | None:
-    """What a crashed run died of, as a person on call asks; None of any other."""
+    """Return the failure of a crashed run for a person on call. None: another state."""
     cause = failure_of(state)
     return None if cause is None else cause._asdict() | {"runbook_url": f"{runbook_url}#crash" if runbook_url else ""}
 
 
-_COPIED = 86400.0  # seconds by which a line's stamp is older than its file: more than any zone, so it was copied
+# Seconds by which a line's timestamp precedes its file's time: more than any zone, so the file was copied.
+_COPIED = 86400.0
 
 
 def _progressed(state: RunState) -> float | None:
-    """When the run last moved. Of a log that nobody watched as it was written, its own clock knows better than the
-    file, which may be a copy.
+    """Return the instant of the last progress. For a log that was not followed, its own clock is more reliable than the
+    file's time, because the file may be a copy.
     """
     at, stamp = state.unix(state.progress_at), state.attempt.progress_clock
     if at is not None and stamp is not None and not state.live and at - stamp > _COPIED:
@@ -153,7 +154,7 @@ _SHOWN_ELSEWHERE = ("incident", "severity", "phase", "summary")
 
 
 def _cause(incident: Incident, gpus: int | None, runbook_url: str | None) -> dict[str, Any]:
-    """Where, what to do, and where that is written at length; None where nothing is known."""
+    """Return place, advice and link to the runbook, or None if nothing is known."""
     cause = cause_of(incident)
     section = incident.incident.replace("_", "-")
     return {

@@ -1,9 +1,9 @@
-"""A Snapshot as Prometheus text 0.0.4 or OpenMetrics 1.0: /metrics, `run --once` and outputs use this.
+"""Writes a Snapshot as Prometheus text 0.0.4 or OpenMetrics 1.0, for /metrics, `run --once` and outputs.
 
 prometheus_client would write the same bytes (a test compares them) but is too slow. For 1,000 runs with all rows of the
-catalogue it takes 1.2 s of processor time, and 2.3 s as OpenMetrics, which Prometheus asks for; this file takes 0.5 s,
-and 0.02 s where no run has changed. For 50 runs that is 68 and 109 ms against 29 and 0.5 ms. The goal for a scrape of
-1,000 runs is 0.3 s. Importing the library would also cost `run --once` 50 ms.
+catalogue it takes 1.2 s of processor time, and 2.3 s as OpenMetrics, which Prometheus requests. This file takes 0.5 s,
+and 0.02 s if no run has changed. For 50 runs the library takes 68 and 109 ms, this file 29 and 0.5 ms. The goal for a
+scrape of 1,000 runs is 0.3 s. Importing the library would also cost `run --once` 50 ms.
 """
 
 import logging
@@ -19,20 +19,21 @@ _log = logging.getLogger(__name__)
 
 
 class TextFormat:
-    """Formats snapshots one after another. The lines of a run are kept: the same RunSnapshot is not formatted again.
+    """Formats snapshots one after another. The lines of a run are stored, and an equal RunSnapshot is not formatted
+    again.
 
-    Threads may share one: what is kept is replaced whole.
+    Threads may share one, because the stored lines are replaced as a whole.
     """
 
     def __init__(self, *, openmetrics: bool = False, labels: Mapping[str, str] | None = None) -> None:
-        """`labels` are put on every sample. An OpenMetrics page still lacks its last line, `# EOF`."""
+        """`labels` are added to each sample. An OpenMetrics page still needs its last line, `# EOF`."""
         constant = {name: clean_label(value) for name, value in (labels or {}).items()}
         self._rows = [Family(row, ("run", *row.labels), openmetrics, constant) for row in CATALOGUE]
         self._own = [Family(row, row.labels, openmetrics, constant) for row in MONITOR_CATALOGUE]
         self._kept: dict[str, tuple[RunSnapshot, list[str]]] = {}
 
     def page(self, snapshot: Snapshot) -> str:
-        """The families of the runs, then the daemon's own. What cannot be formatted is logged and left out."""
+        """Return the metrics of the runs, then the daemon's own. What cannot be formatted is logged and omitted."""
         kept, now = self._kept, {}
         for run in snapshot.runs:
             old = kept.get(run.run)
@@ -49,7 +50,7 @@ class TextFormat:
         return "".join(out)
 
     def _lines(self, run: RunSnapshot, old: tuple[RunSnapshot, list[str]] | None) -> list[str]:
-        """By row; the lines of a row whose samples are as before are kept too."""
+        """Return the lines by row. The lines of a row with unchanged samples are reused."""
         label = (escaped(clean_label(run.run)),)
         before, kept = (old[0].samples, old[1]) if old is not None else ({}, [])
         out: list[str] = []
@@ -61,7 +62,7 @@ class TextFormat:
 
 
 class Family:
-    """One row of a catalogue: its head, and how a sample of it is written."""
+    """One row of a catalogue: its head and the format of its samples."""
 
     def __init__(
         self, row: MonitorMetric, labels: tuple[str, ...], openmetrics: bool, constant: dict[str, str]
@@ -79,7 +80,7 @@ class Family:
         self._sum = _writer(f"{row.name}_sum", labels, constant)
 
     def text(self, first: tuple[str, ...], samples: Iterable[MetricSample] | HistogramSample | None) -> str:
-        """Lines of these samples; `first`: escaped values of the labels before their own."""
+        """Return the lines of these samples. `first`: escaped values of the labels before their own."""
         if not samples:
             return ""
         try:
@@ -96,7 +97,7 @@ class Family:
         return [escaped(value) for value in sample.labels]
 
     def _histogram(self, first: tuple[str, ...], samples: HistogramSample) -> str:
-        numbers = {count: _number(count) for _, count in samples.buckets}  # most buckets are as full as others
+        numbers = {count: _number(count) for _, count in samples.buckets}  # most buckets have the same count as others
         lines = [self._bucket((*first, bound, numbers[count])) for bound, count in samples.buckets]
         lines.append(self._count((*first, numbers[samples.buckets[-1][1]])))
         lines.append(self._sum((*first, _number(samples.sum))))
@@ -104,7 +105,9 @@ class Family:
 
 
 def _writer(name: str, labels: tuple[str, ...], constant: dict[str, str]) -> Callable[[tuple[str, ...]], str]:
-    """Writes one line of (value of each label, the sample's value), the labels sorted by name as the library does."""
+    """Return a function that writes a line from (value of each label, the sample's value), with labels sorted by name
+    as in the library.
+    """
     fixed = {key: escaped(value).replace("%", "%%") for key, value in constant.items() if key not in labels}
     order = sorted((*labels, *fixed))
     pairs = ",".join(f'{label}="{fixed.get(label, "%s")}"' for label in order)
@@ -115,12 +118,12 @@ def _writer(name: str, labels: tuple[str, ...], constant: dict[str, str]) -> Cal
 
 
 def escaped(text: str) -> str:
-    """A label's value inside its quotes."""
+    """Return a label's value escaped for its quotes."""
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def _number(value: float) -> str:
-    """As Go writes it, which uses exponents sooner than Python."""
+    """Return a number as Go writes it, which uses exponents earlier than Python."""
     number = float(value)
     if not math.isfinite(number):
         return "NaN" if number != number else "+Inf" if number > 0 else "-Inf"

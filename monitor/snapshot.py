@@ -1,4 +1,4 @@
-"""What HTTP reads: samples, what the monitor counts of itself, and the immutable Snapshot of all runs."""
+"""What HTTP reads: samples, the monitor's own counts, and the immutable Snapshot of all runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -15,7 +15,7 @@ _MAX_LABEL = 300
 
 
 class MetricSample(Struct, frozen=True, gc=False):
-    """`labels` are the values of the metric's own labels, in the row's order (`run` is not among them)."""
+    """`labels` are the values of the metric's own labels in the row's order, without `run`."""
 
     labels: tuple[str, ...]
     value: float
@@ -30,23 +30,23 @@ class HistogramSample(Struct, frozen=True, gc=False):
 
 @lru_cache(maxsize=4096)
 def clean_label(text: str, longest: int = _MAX_LABEL) -> str:
-    """A label value that cannot break the exposition: valid UTF-8, no control characters, bounded."""
+    """Return a label value that cannot break the exposition format: valid UTF-8, no control characters, bounded."""
     text = text.encode("utf-8", "replace").decode("utf-8", "replace")
     return "".join(char if char.isprintable() else "�" for char in text[:longest])
 
 
 class MonitorCounts(Struct):
-    """The daemon's own figures, by metric name and label values. Written by the loop thread alone."""
+    """The daemon's own values by metric name and label values. Written only by the loop's thread."""
 
     values: dict[str, dict[tuple[str, ...], float]] = field(default_factory=dict)
 
     def add(self, name: str, *labels: str, by: float = 1.0) -> None:
-        """Count something."""
+        """Increase a counter."""
         series = self.values.setdefault(f"megatron_monitor_{name}", {})
         series[labels] = series.get(labels, 0.0) + by
 
     def set(self, name: str, value: float, *labels: str) -> None:
-        """Set a gauge, or a counter that someone else counts."""
+        """Set a gauge, or a counter that is counted elsewhere."""
         self.values.setdefault(f"megatron_monitor_{name}", {})[labels] = value
 
     def clear(self, name: str) -> None:
@@ -54,7 +54,7 @@ class MonitorCounts(Struct):
         self.values.pop(f"megatron_monitor_{name}", None)
 
     def frozen(self) -> dict[str, tuple[MetricSample, ...]]:
-        """A copy that other threads may read."""
+        """Return a copy that other threads may read."""
         return {
             name: tuple(
                 MetricSample(tuple(clean_label(label) for label in labels), value) for labels, value in series.items()
@@ -70,38 +70,38 @@ class RunSnapshot(Struct, frozen=True):
     samples: dict[str, tuple[MetricSample, ...] | HistogramSample]
     page: dict[str, Any]
     history: History = field(default_factory=History)
-    """A copy that the loop no longer touches: the charts."""
+    """A copy for charts that the loop no longer changes."""
     transitions: tuple[Transition, ...] = ()
     log: dict[str, Any] = field(default_factory=dict)
-    """The last lines of its streams, and those around the line that each open incident refers to (log_tail.py)."""
+    """The last lines of its streams, and those around the line of each open incident (log_tail.py)."""
     advice: Any = None
-    """What is answered to a program that asks what to do (monitor/advice/); None without that part."""
+    """The answer to a program that asks for advice (monitor/advice/). None without that part."""
 
 
 def as_asked(run: str) -> str:
-    """A run's name as a browser can ask for it: a name may hold bytes that are no UTF-8."""
+    """Return a run's name as a browser can send it: a name may contain bytes that are not UTF-8."""
     return run.encode("utf-8", "replace").decode()
 
 
 class ViewRequest(Struct, frozen=True):
-    """What of the runs somebody wants to see beside their open incidents."""
+    """What a reader needs of the runs besides their open incidents."""
 
     samples: bool = True
     pages: bool = True
-    """The figures of each run, as cards and tables show them."""
+    """True: the figures of each run for cards and tables."""
     whole: frozenset[str] | None = None
-    """Runs of which page, charts and advice are wanted; None: of all."""
+    """Runs whose page, charts and advice are needed. None: all."""
 
     def any_of(self, run: str) -> bool:
-        """Is anything of it wanted?"""
+        """Return True if any part is needed."""
         return self.samples or self.page_of(run)
 
     def page_of(self, run: str) -> bool:
-        """Is its page wanted?"""
+        """Return True if the run's page is needed."""
         return self.pages or self.whole_of(run)
 
     def whole_of(self, run: str) -> bool:
-        """Are its charts and its advice wanted too?"""
+        """Return True if its charts and advice are needed as well."""
         return self.whole is None or as_asked(run) in self.whole
 
     def __or__(self, other: "ViewRequest") -> "ViewRequest":
@@ -116,7 +116,7 @@ EVERYTHING = ViewRequest()
 
 
 class Snapshot(Struct, frozen=True):
-    """Everything that HTTP shows, at one instant. Never changed once made."""
+    """Everything that HTTP shows at one instant. It never changes."""
 
     at: float
     runs: tuple[RunSnapshot, ...] = ()
@@ -124,15 +124,15 @@ class Snapshot(Struct, frozen=True):
     incidents: tuple[dict[str, Any], ...] = ()
     ready: bool = False
     behind_seconds: float = 0.0
-    """At `at` there was a log that had not been looked at, or not folded, for so long."""
+    """Seconds for which some log had not been read or folded at `at`."""
     members: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Of the group that shares a topic: page of each -> its partitions."""
+    """In a group that shares a topic: address of each member's page -> its partitions."""
     ended: tuple[RunSnapshot, ...] = ()
-    """Runs whose series have left, as they were shown last: for the page alone."""
+    """Ended runs whose series are no longer exported, as last shown: for the page only."""
 
     @property
     def all_runs(self) -> tuple[RunSnapshot, ...]:
-        """What the page shows."""
+        """Return the runs of the page."""
         return self.runs + self.ended
 
 
@@ -140,7 +140,7 @@ _SUMMED = frozenset(f"megatron_monitor_{name}" for name in ("runs", "sources", "
 
 
 def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """Those of several cores as one; of a run that is in two of them the first."""
+    """Return the snapshots of several cores as one. If a run is in two, the first is used."""
     first, *others = snapshots
     if not others:
         return first
@@ -164,7 +164,9 @@ def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
 
 
 def _together(several: Iterable[tuple[str, Sequence[MetricSample]]]) -> dict[str, tuple[MetricSample, ...]]:
-    """What several monitors say of themselves: counts and amounts are added, of the rest the greatest holds."""
+    """Return the own values of several monitors together: counts and amounts are added, of other values the largest is
+    used.
+    """
     series: dict[str, dict[tuple[str, ...], float]] = {}
     for name, samples in several:
         known, summed = series.setdefault(name, {}), name.endswith("_total") or name in _SUMMED

@@ -1,16 +1,16 @@
-"""The state file: parts by name, each a value of its own; a cache, never the only copy of what is in a log.
+"""The state file: named parts. It is a cache, never the only copy of what a log has.
 
-A header line in JSON (format, version), then a frame of MessagePack a save: {part: its value, or None where it is no
-more}. A save appends the parts that have changed, at once and synced; the newest value of a part holds. When the file
-has doubled it is written anew beside itself and renamed. Each frame has checksums, so that the file stands for the
-moment of its last whole save, whatever was cut off or damaged behind that. What cannot be read is reported and rebuilt
-from the logs. One daemon a directory: a lock on it, and on a file in it, is held while it runs.
+It has a header line in JSON (format, version) and one frame of MessagePack per save: {part: its value, or None if it no
+longer exists}. A save appends the changed parts at once and syncs them. The newest value of a part is valid. When the
+file has doubled, it is rewritten to a temporary file and renamed. Each frame has checksums, so that the file represents
+the moment of its last complete save, even if later bytes are missing or damaged. Unreadable parts are reported and
+rebuilt from the logs. A directory has one daemon: it holds a lock on the directory and on a file in it.
 
-Not SQLite: its WAL and its locks are not for NFS, its journals follow links that somebody lays in their way, its pages
-have no checksum, and a damaged one stands for no moment. An append and a rename work wherever a file does.
+SQLite is not used: its WAL and locks do not work on NFS, its journals follow links that another user places, its pages
+have no checksums, and a damaged database represents no moment. Append and rename work on every file system.
 
-A directory below /tmp may be made by somebody else first: one that is a link, or belongs to neither this user nor root,
-is refused, and so is a file in it. No link is followed.
+Another user may create a directory below /tmp first. A directory that is a link or belongs to neither this user nor
+root is refused, and so is a file in it. No link is followed.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ import msgspec
 _FORMAT = "megatron-monitor state"
 VERSION = 9
 _NAME = "state"
-_SIZE = Struct(">Q")  # bytes of the body of a frame
-_SUMS = Struct(">I16s")  # checksums of the size and of the body
-_SLACK = 4 << 20  # bytes that a file has grown by before it is written anew
-_NOTES = 1 << 20  # bytes of notes, of which those since the last save matter: then they begin anew
+_SIZE = Struct(">Q")  # length of a frame's body in bytes
+_SUMS = Struct(">I16s")  # checksums of the length and of the body
+_SLACK = 4 << 20  # bytes by which a file grows before it is rewritten
+_NOTES = 1 << 20  # bytes of notes; those before the last save are obsolete, and the file restarts
 _log = logging.getLogger(__name__)
 Parts: TypeAlias = dict[str, bytes | None]
-"""By name the value as MessagePack; None: there is none any more."""
+"""Name -> value as MessagePack. None: the part no longer exists."""
 
 
 class StateInUseError(Exception):
@@ -47,23 +47,23 @@ class StateInUseError(Exception):
 
 
 class StateUnreadableError(Exception):
-    """The file is damaged, or of another version: rebuild from the logs."""
+    """The file is damaged or of another version: rebuild from the logs."""
 
 
 class StateNewerError(StateUnreadableError):
-    """The file is of a later version: it holds incidents that stand, and is not to be overwritten."""
+    """The file is of a later version. It has open incidents and must not be overwritten."""
 
 
 _HEADER = json.dumps({"format": _FORMAT, "version": VERSION}).encode() + b"\n"
 
 
 def encoded(parts: Mapping[str, bytes | None]) -> bytes:
-    """A whole file of these, in one piece: where a state is a record."""
+    """Return a file of these parts as bytes, for a state that is a record."""
     return b"".join([_HEADER, *_frame(parts)])
 
 
 def decoded(data: bytes) -> tuple[dict[str, bytes], str]:
-    """(its parts, what is damaged behind these). Raises StateNewerError, StateUnreadableError."""
+    """Return (its parts, what is damaged after them). Raises StateNewerError, StateUnreadableError."""
     found, _, problem = _read(io.BytesIO(data))
     return found, problem
 
@@ -78,13 +78,15 @@ class Store:
         self._locked = False
         self.failures = 0
         self._end = 0
-        """Where the next frame goes; 0: the file is to be written anew."""
-        self._whole = 0  # bytes of what holds, when that was last counted
-        self._unreadable = False  # the file that is there: it is put aside before another is written
+        """Position of the next frame. 0: the file must be rewritten."""
+        self._whole = 0  # bytes of the valid values when they were last counted
+        self._unreadable = False  # True: the existing file is renamed before another one is written
 
     def lock(self) -> None:
-        """Take the directory; StateInUseError if another daemon has it, OSError if it cannot be made or is refused."""
-        with contextlib.suppress(FileExistsError):  # a link that leads nowhere, which is refused below
+        """Lock the directory. Raises StateInUseError if another daemon has it, OSError if it cannot be created or is
+        refused.
+        """
+        with contextlib.suppress(FileExistsError):  # a dangling link, which is refused below
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.directory.is_symlink():
             raise OSError(errno.ELOOP, "it is a link; name the directory itself")
@@ -92,7 +94,7 @@ class Store:
         self._locks.append(directory)
         try:
             _check_owner(os.fstat(directory))
-            self._take(directory)  # stays where the file below is deleted
+            self._take(directory)  # this lock survives the deletion of the file below
             file = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             self._locks.append(file)
             self._locked = True
@@ -103,7 +105,7 @@ class Store:
             raise
 
     def _take(self, descriptor: int) -> bool:
-        """False where the file system knows no locks."""
+        """Lock the file. Return False if the file system has no locks."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -113,15 +115,15 @@ class Store:
         return True
 
     def release(self) -> None:
-        """Let the directory go."""
+        """Unlock the directory."""
         while self._locks:
             os.close(self._locks.pop())
 
-    # --- in ---------------------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------------
 
     def load(self) -> tuple[dict[str, bytes] | None, list[str]]:
-        """(the parts that can be read, what was wrong with those that cannot). A file of which nothing can be read, or
-        of an earlier version, is put aside by the next save. Raises StateNewerError.
+        """Return (the readable parts, what is wrong with the others). If nothing is readable or the version is older,
+        the next save renames the file. Raises StateNewerError.
         """
         self._end = 0
         try:
@@ -139,10 +141,12 @@ class Store:
         self._end, self._whole = end, sum(map(len, found.values()))
         return found, [f"{self.path}: {problem}"] if problem else []
 
-    # --- out --------------------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------------------------
 
     def save(self, parts: Mapping[str, bytes | None]) -> bool:
-        """Keep these with what is kept. False, logged once a streak, if the disk will not have it: watching goes on."""
+        """Save these parts in addition to the existing ones. Return False if the disk refuses, which is logged once per
+        series of failures. The monitor continues.
+        """
         try:
             if self._locked:
                 self._check_directory()
@@ -172,11 +176,11 @@ class Store:
 
     @property
     def wants_all(self) -> bool:
-        """Somebody has removed or cut the file: what is saved next must be everything."""
+        """Return True if the file was removed or truncated, so that the next save must have all parts."""
         return not self._end
 
     def _append(self, parts: Mapping[str, bytes | None]) -> None:
-        """Raises OSError, also if the file is no longer what was written."""
+        """Append a frame. Raises OSError, also if the file is not as it was written."""
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -186,7 +190,7 @@ class Store:
             if os.fstat(descriptor).st_size < self._end:
                 self._end = 0
                 raise OSError(errno.ESTALE, "somebody has cut it")
-            end = _written(descriptor, _frame(parts), self._end)  # over what an attempt that failed has left
+            end = _written(descriptor, _frame(parts), self._end)  # overwrites the remains of a failed save
             os.ftruncate(descriptor, end)
             os.fsync(descriptor)
             self._end = end
@@ -194,23 +198,23 @@ class Store:
             os.close(descriptor)
 
     def _compact(self) -> None:
-        """Write anew what of the file holds."""
+        """Rewrite the valid values of the file."""
         try:
             with _opened(self.path) as stream:
                 found, _, problem = _read(stream)
             if problem:
                 raise StateUnreadableError(problem)
             self._write_anew(found)
-        except StateUnreadableError as error:  # somebody has spoilt it
+        except StateUnreadableError as error:  # another program damaged it
             self._end = 0
             _log.warning("state=%s: %s; all of it is saved anew", self.path, error)
         except OSError as error:
-            self._whole = self._end  # when it has doubled again
+            self._whole = self._end  # until it has doubled again
             _log.warning("state=%s not written anew: %s; it grows on", self.path, error)
 
     def _write_anew(self, parts: Mapping[str, bytes | None]) -> None:
         temporary = self.path.with_suffix(".new")
-        with contextlib.suppress(FileNotFoundError):  # left by a crash, or laid there
+        with contextlib.suppress(FileNotFoundError):  # left by a crash, or placed there
             os.unlink(temporary)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o600)
@@ -235,7 +239,9 @@ class Store:
     # --- notes ------------------------------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
-        """Append a line to what `notes` gives, at once: it outlives the process, not the machine. From any thread."""
+        """Append a line to the result of `notes` at once. It survives the process, not the machine. Callable from any
+        thread.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with contextlib.suppress(OSError):
             descriptor = os.open(self.path.with_suffix(".notes"), flags, 0o600)
@@ -247,14 +253,14 @@ class Store:
                 os.close(descriptor)
 
     def notes(self) -> frozenset[str]:
-        """The lines that were noted; none where they cannot be read."""
+        """Return the noted lines, or none if they cannot be read."""
         with contextlib.suppress(OSError), _opened(self.path.with_suffix(".notes")) as stream:
             return frozenset(stream.read().decode("utf-8", "replace").splitlines())
         return frozenset()
 
 
 def _read(stream: BinaryIO) -> tuple[dict[str, bytes], int, str]:
-    """(the parts, where the next frame goes, what is damaged behind these)."""
+    """Return (the parts, position of the next frame, what is damaged after them)."""
     try:
         header = json.loads(stream.readline(1 << 20))
     except (ValueError, RecursionError) as error:
@@ -280,15 +286,15 @@ def _read(stream: BinaryIO) -> tuple[dict[str, bytes], int, str]:
 
 
 def _frame(parts: Mapping[str, bytes | None]) -> tuple[bytes, bytes]:
-    """Of one save: its head and its body."""
+    """Return the frame of one save: its head and its body."""
     body = msgspec.msgpack.encode(parts)
     size = _SIZE.pack(len(body))
     return size + _SUMS.pack(zlib.crc32(size), _digest(body)), body
 
 
 def _frames_of(stream: BinaryIO) -> Iterator[tuple[Parts, int]]:
-    """(parts, where the frame ends), to the end, or to what a save was killed at. StateUnreadableError where one is
-    damaged.
+    """Yield (parts, end of the frame) up to the end or to an incomplete save. Raises StateUnreadableError for a damaged
+    frame.
     """
     while len(head := stream.read(_SIZE.size + _SUMS.size)) == _SIZE.size + _SUMS.size:
         (size,), (crc, digest) = _SIZE.unpack_from(head), _SUMS.unpack_from(head, _SIZE.size)
@@ -307,7 +313,7 @@ def _digest(body: bytes) -> bytes:
 
 
 def _written(descriptor: int, pieces: Iterable[bytes], at: int) -> int:
-    """Where the last of them ends; the first begins `at`."""
+    """Write frames from position `at` on. Return the end of the last one."""
     for piece in pieces:
         left = memoryview(piece)
         while left:
@@ -318,7 +324,7 @@ def _written(descriptor: int, pieces: Iterable[bytes], at: int) -> int:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """To be read. OSError also for one that is not ours to believe."""
+    """Open a file for reading. Raises OSError, also for a file of another user."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as stream:
         found = os.fstat(descriptor)
@@ -329,6 +335,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _check_owner(found: os.stat_result) -> None:
-    """Raises OSError. Root's is taken: who is root needs no tricks, and volumes of containers are root's."""
+    """Raise OSError if the file belongs to another user. Root's is accepted, because volumes of containers
+    are root's.
+    """
     if found.st_uid not in (os.geteuid(), 0):
         raise OSError(errno.EPERM, f"it belongs to another user (uid {found.st_uid})")

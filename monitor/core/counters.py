@@ -1,4 +1,4 @@
-"""What the monitor counts of its own reading, into MonitorCounts. For the loop thread alone."""
+"""The monitor's counts of its own reading, for MonitorCounts. For the loop's thread only."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,13 +11,13 @@ _FAULTS = frozenset({Malformed.kind, LineDiscarded.kind})
 
 
 def count_bytes(counts: MonitorCounts, size: int, read_at: float) -> None:
-    """So many were read at `read_at`, Unix seconds."""
+    """Count bytes that were read at `read_at`, Unix seconds."""
     counts.add("bytes_total", by=size)
     counts.set("last_read_timestamp_seconds", read_at)
 
 
 def count_events(counts: MonitorCounts, kinds: Sequence[str], entries: Iterable[LogEvent]) -> None:
-    """`kinds`: those of `entries`."""
+    """Count events. `kinds` are those of `entries`."""
     for kind, many in Counter(kinds).items():
         counts.add("events_total", kind, by=many)
     if _FAULTS.isdisjoint(kinds):
@@ -30,7 +30,7 @@ def count_events(counts: MonitorCounts, kinds: Sequence[str], entries: Iterable[
 
 
 def count_lines(counts: MonitorCounts, source: Source) -> None:
-    """What its reader has read since the last call."""
+    """Count the lines that a reader has read since the last call."""
     lines, matched = source.reader.lines, source.reader.matched_lines
     known_lines, known_matched = source.counted
     if lines != known_lines:
@@ -40,7 +40,7 @@ def count_lines(counts: MonitorCounts, source: Source) -> None:
 
 
 def count_left_out(counts: MonitorCounts, source: Source) -> None:
-    """Lines of a pushed stream that came too late or twice since the last call."""
+    """Count the lines of a pushed stream that came too late or twice since the last call."""
     if (ordered := source.ordered) is not None:
         for name, many in (("late_lines_total", ordered.late), ("duplicate_lines_total", ordered.again)):
             if many:

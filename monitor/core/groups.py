@@ -1,17 +1,17 @@
-"""Names by what they are of: the files of a run, the runs of a log, the streams of a job."""
+"""Names by key: the files of a run, the runs of a log, the streams of a job."""
 
 
 class Groups(dict[str, tuple[str, ...]]):
-    """Key -> its names, in the order in which they came; no key without one. Most have one: a tuple is the smallest."""
+    """Key -> its names in the order of arrival. Most keys have one name, for which a tuple is the smallest form."""
 
     def add(self, key: str, name: str) -> None:
-        """It is one of them from now on."""
+        """Add a name to the key."""
         known = self.of(key)
         if name not in known:
             self[key] = (*known, name)
 
     def remove(self, key: str, name: str) -> None:
-        """It is none of them any more."""
+        """Remove a name from the key."""
         left = tuple(one for one in self.of(key) if one != name)
         if left:
             self[key] = left
@@ -19,5 +19,5 @@ class Groups(dict[str, tuple[str, ...]]):
             self.pop(key, None)
 
     def of(self, key: str) -> tuple[str, ...]:
-        """The names of one key."""
+        """Return the names of one key."""
         return self.get(key, ())

@@ -1,6 +1,6 @@
-"""Synthetic training logs with faults: for the demo, drills of alert routes, and tests.
+"""Synthetic training logs with faults: for the demo, for tests of alert routes, and for the test suite.
 
-`timeline` is deterministic from the scenario; `write` plays it at once or in real time.
+`timeline` is deterministic for a scenario. `write` writes it at once or in real time.
 """
 
 from megatron_monitor.simulate.scenario import FAULTS, PROGRAMS, WITH_MEGATRON_SETUP, Fault, Scenario

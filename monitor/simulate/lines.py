@@ -1,4 +1,4 @@
-"""What is printed at an instant: the texts of programs.toml, filled with the scenario's and the step's figures."""
+"""The printed texts: templates of programs.toml, filled with the values of the scenario and the step."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from megatron_monitor.simulate.scenario import TEXTS, Scenario
 
 
 class StepFigures(NamedTuple):
-    """The figures of one iteration, before they are printed."""
+    """The values of one iteration before they are printed."""
 
     iteration: int
     samples: int
@@ -22,9 +22,9 @@ class StepFigures(NamedTuple):
     loss_scale: float
     skipped: int = 0
     generation: float = 0.0
-    """Seconds by which its rollout was longer than usual, or less."""
+    """Seconds by which its rollout was longer (or shorter) than usual."""
     loading: float = 0.0
-    """Of `elapsed`: seconds in the data loader, which DeepSpeed's own clock leaves out."""
+    """Of `elapsed`: seconds in the data loader, which DeepSpeed's own clock excludes."""
 
 
 _SIZES = ("hidden_size", "ffn_hidden_size", "num_layers", "num_attention_heads", "padded_vocab_size")
@@ -39,7 +39,7 @@ _TOPOLOGY = {
 
 
 def topology_of(scenario: Scenario) -> Topology:
-    """The scenario's sizes as the monitor names them."""
+    """Return the scenario's sizes under the monitor's names."""
     sizes = {name: getattr(scenario, ours) for ours, name in _TOPOLOGY.items()}
     checkpointing, dtype = "full" if scenario.checkpointing else "none", "fp16" if scenario.fp16 else "bf16"
     traits: dict[str, Any] = {
@@ -51,7 +51,7 @@ def topology_of(scenario: Scenario) -> Topology:
 
 
 def say(name: str, scenario: Scenario, at: float, **others: Any) -> str:
-    """The text of this name, as the scenario's program or everybody prints it `at` seconds after the start."""
+    """Return the text of this name as the scenario's program prints it `at` seconds after the start."""
     return _filled(scenario.program.says.get(name) or TEXTS["texts"].get(name, ""), scenario, at, **others)
 
 
@@ -60,7 +60,7 @@ def _filled(template: str, scenario: Scenario, at: float, **others: Any) -> str:
 
 
 class _Figures(dict[str, Any]):
-    """What may stand in a text; worked out when one asks for it."""
+    """The values for a template, computed when they are used."""
 
     def __missing__(self, name: str) -> Any:
         of_step = _OF_STEP.get(name)
@@ -79,7 +79,7 @@ _OF_INSTANT: dict[str, Callable[[Scenario, float], Any]] = {
 
 
 def arguments(scenario: Scenario, first_iteration: int) -> str:
-    """The arguments dump, with everything that follows from the scenario. A size that is 0 is not printed."""
+    """Return the arguments dump of the scenario. A size of 0 is not printed."""
     figures = {
         "dp": scenario.dp,
         "ffn": 4 * scenario.hidden,
@@ -95,7 +95,7 @@ def arguments(scenario: Scenario, first_iteration: int) -> str:
 
 
 def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iterator[tuple[float, str]]:
-    """(share of the start-up time, text) from the attempt at `begun` on: banners, arguments, milestones."""
+    """Yield (share of the start-up time, text) of an attempt that began at `begun`: banners, arguments, milestones."""
     if not scenario.program.facts.megatron:
         examples = scenario.iterations * scenario.global_batch_size
         yield 0.1, say("running", scenario, begun, examples=examples)
@@ -131,7 +131,7 @@ def _tflops(scenario: Scenario, step: StepFigures) -> float:
 
 
 def _loss(step: StepFigures, name: str) -> str:
-    # `if avg > 0.0`: NaN is not, so the field vanishes
+    # `if avg > 0.0` is false for NaN, so that the field is missing
     return "" if step.loss is None or step.loss != step.loss else f"{name}: {step.loss:.6E} | "
 
 
@@ -156,13 +156,13 @@ def _clock(seconds: float) -> str:
 
 
 def _parts(scenario: Scenario, elapsed: float, generation: float) -> Iterator[tuple[dict[str, Any], float]]:
-    """Each part of a step, and its seconds."""
+    """Yield each part of a step with its seconds."""
     for number, part in enumerate(scenario.program.parts):
         yield part, part["share"] * (elapsed - generation) + (0.0 if number else generation)
 
 
 def lines_in_step(scenario: Scenario, at: float, elapsed: float, generation: float) -> Iterator[tuple[float, str]]:
-    """What is written in a step of `elapsed` seconds that begins at `at`, and when.
+    """Yield the lines of a step of `elapsed` seconds that begins at `at`, with their times.
 
     `generation`: seconds by which its rollout was longer than usual.
     """
@@ -197,11 +197,13 @@ _OF_STEP: dict[str, Callable[[Scenario, StepFigures], Any]] = {
     "epoch": lambda scenario, step: step.iteration / scenario.iterations,
     "parts": _timed_parts,
 }
-"""Name in a text -> how it is worked out."""
+"""Name in a template -> the function that computes it."""
 
 
 def memory_lines(scenario: Scenario, iteration: int, grown: float = 1.0) -> str:
-    """Reports of the first ranks of each pipeline stage; two of them glued, as happens when ranks print at once."""
+    """Yield memory reports of the first ranks of each pipeline stage. Two are joined in one line, as when ranks print
+    at once.
+    """
     stages, known = min(scenario.pp, scenario.world_size), scenario.memory_mib
     ranks = range(min(scenario.world_size, 8))
     if known is not None:
@@ -218,13 +220,13 @@ def memory_lines(scenario: Scenario, iteration: int, grown: float = 1.0) -> str:
 
 
 def validation(scenario: Scenario, iteration: int, index: int, loss: float, at: float = 0.0) -> str:
-    """The result of one validation set."""
+    """Return the result of one validation set."""
     name = "validation" if scenario.eval_sets == 1 else f"valid-set{index:02d}"
     figures = {"set": name, "loss": loss, "perplexity": 2.718281828**loss, "dashes": "-" * 91}
     return say("validation", scenario, at, iteration=iteration, **figures)
 
 
 def overflow(scenario: Scenario, at: float, scale: float, kept: bool = False) -> str:
-    """DeepSpeed's line for a skipped step; `kept`: hysteresis is used up first."""
+    """Return DeepSpeed's line for a skipped step. `kept`: the hysteresis is used up first."""
     reduced = "but hysteresis is 2. Reducing hysteresis to 1" if kept else f"reducing to {max(scale / 2, 1):.0f}"
     return say("overflow", scenario, at, scale=scale, reduced=reduced)

@@ -1,4 +1,4 @@
-"""What to simulate: a training's sizes and pace, and the faults that befall it."""
+"""What to simulate: a training's sizes and pace, and its faults."""
 
 import tomllib
 from collections.abc import Sequence
@@ -11,21 +11,21 @@ from megatron_monitor.parsers.programs import BY_NAME, Program
 
 @dataclass(frozen=True, slots=True)
 class SimulatedProgram:
-    """What is simulated of a format: one version of it."""
+    """The simulated version of a program."""
 
     facts: Program
     text: str
-    """For `--help`."""
+    """Text for `--help`."""
     says: dict[str, str]
-    """What it prints of a step, a validation, a save and its end; `begin` where its start-up is not Megatron's."""
+    """Its templates for a step, a validation, a save and its end. `begin` if its start-up differs from Megatron's."""
     stamped: bool = False
-    """Prints a time stamp in each line."""
+    """True if it prints a timestamp in each line."""
     parts: tuple[dict[str, Any], ...] = ()
-    """Of a step, where it tells of them."""
+    """The parts of a step, if it prints them."""
 
     @property
     def counts_overhead(self) -> bool:
-        """Whether the time per iteration holds the save and evaluation before it."""
+        """Return True if the time per iteration includes the save and evaluation before it."""
         return self.facts.megatron and not (self.stamped and self.facts.pauses_timer_if_stamped)
 
 
@@ -47,7 +47,7 @@ FAULTS: dict[str, str] = TEXTS["faults"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault at an iteration; the parameters that its kind does not name are ignored."""
+    """A fault at an iteration. Parameters that its kind does not use are ignored."""
 
     kind: str
     at: int
@@ -56,21 +56,21 @@ class Fault:
     length: int = 50
 
     def __post_init__(self) -> None:
-        """Refuse a kind that does not exist."""
+        """Refuse an unknown kind."""
         if self.kind not in FAULTS:
             raise ValueError(f"{self.kind!r} is no fault; there are {', '.join(sorted(FAULTS))}")
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A training. The defaults are BLOOM's sizes with shorter intervals; a size of 0 is not printed."""
+    """A training. The defaults are BLOOM's sizes with shorter intervals. A size of 0 is not printed."""
 
     format: str = "bigscience"
     iterations: int = 500
     first_iteration: int = 1
     seconds_per_iteration: float = 105.22
     noise: float = 0.004
-    """Relative standard deviation of the time; 1 % of the iterations are outliers on top."""
+    """Relative standard deviation of the time. In addition 1 % of the iterations are outliers."""
     seed: int = 0
     world_size: int = 384
     tp: int = 4
@@ -86,37 +86,37 @@ class Scenario:
     """(start, increment, samples) of a batch size ramp-up."""
     log_interval: int = 1
     save_interval: int = 100
-    """0: no saving."""
+    """0: no saves."""
     save_seconds: float = 40.0
     eval_interval: int = 0
     """0: no evaluation."""
     eval_sets: int = 1
     eval_seconds: float = 25.0
-    """Of one validation set."""
+    """Seconds per validation set."""
     start_seconds: float = 60.0
     fp16: bool = False
     printed_dp: int | None = None
-    """Data parallel size as printed, for logs whose layout does not fit; computed if not given."""
+    """Data parallel size as printed, for logs whose layout is inconsistent. None: computed."""
     checkpointing: bool = True
     parameters: int | None = None
     """Parameters that DeepSpeed's pipeline engine prints."""
     printed_tflops: float | None = None
-    """TFLOPs printed at `seconds_per_iteration`, as a table keeps them; by the program's formula if not given."""
+    """TFLOPs printed at `seconds_per_iteration`, as in a table. None: by the program's formula."""
     memory_mib: float | None = None
-    """Memory reserved on the middle pipeline stages; the size of a usual report if not given."""
+    """Memory reserved on the middle pipeline stages. None: as in a usual report."""
     end_memory_mib: float | None = None
     """The same on the first and the last stage."""
     launch_blocking: int | None = None
     timers: str = ""
-    """The form in which the log prints timers (timers.py); empty: it prints none."""
+    """The form of the printed timers (timers.py). Empty: none are printed."""
     timers_every: int = 1
-    """Iteration lines of which one has timers."""
+    """One in so many iteration lines has timers."""
     faults: tuple[Fault, ...] = ()
     start_epoch: float = 1_767_225_600.0
     """Unix seconds of the first line, for formats that print times (UTC)."""
 
     def __post_init__(self) -> None:
-        """Refuse a format that does not exist and sizes that do not fit."""
+        """Refuse an unknown format and inconsistent sizes."""
         if self.format not in PROGRAMS:
             raise ValueError(f"{self.format!r} is not a format; there are {', '.join(sorted(PROGRAMS))}")
         if self.printed_dp is None and self.world_size % (self.tp * self.pp):
@@ -133,7 +133,9 @@ class Scenario:
         return self.printed_dp or self.world_size // (self.tp * self.pp)
 
     def batch_size_at(self, samples: int) -> int:
-        """Global batch size after so many samples (microbatches.py: linear steps over the ramp's samples)."""
+        """Return the global batch size after so many samples (microbatches.py: linear steps over the ramp's
+        samples).
+        """
         if self.rampup is None:
             return self.global_batch_size
         start, increment, total = self.rampup

@@ -1,7 +1,7 @@
-"""The scenario as a sequence of texts and instants, deterministic from its seed; `write` plays it, at once or in time.
+"""Turns a scenario into texts with times, deterministic from its seed. `write` writes them at once or in real time.
 
-Noise is autocorrelated and heavy-tailed: AR(1) of 0.5, and 1 % outliers of 8 % in the mean. `truth` on an iteration
-holds what was printed; on the first line of a fault its kind.
+Noise is correlated and has heavy tails: AR(1) of 0.5, and 1 % outliers of 8 % on average. `truth` of an iteration has
+the printed values, that of a fault's first line has the fault's kind.
 """
 
 import math
@@ -34,7 +34,7 @@ _ENDS = frozenset(
 
 
 class Emission(NamedTuple):
-    """A text and when it is written, in seconds since the start."""
+    """A text and its time in seconds since the start."""
 
     at: float
     text: str
@@ -43,11 +43,11 @@ class Emission(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """What changes as the training goes on."""
+    """The state of the simulated training."""
 
     random: random.Random
     of_timers: Random
-    """Their own chance: the iterations are the same with timers and without."""
+    """A separate random source, so that iterations are the same with and without timers."""
     at: float = 0.0
     iteration: int = 0
     samples: int = 0
@@ -63,11 +63,11 @@ class _Run:
     since_start: int = 0
     window: list[float] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
-    """Seconds by which the data loader is slow, of the same iterations."""
+    """Seconds by which the data loader is slow, for the same iterations."""
 
 
 def timeline(scenario: Scenario) -> Iterator[Emission]:
-    """Every text of the scenario in order. Faults that end the log end the iterator."""
+    """Yield the texts of the scenario in order. Faults that end the log end the iterator."""
     chance, of_timers = random.Random(scenario.seed), random.Random(scenario.seed)  # noqa: S311 - no secrets
     run = _Run(chance, of_timers, iteration=scenario.first_iteration - 1)
     run.saved = run.iteration
@@ -113,7 +113,7 @@ def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault], extra: dic
     if rng.random() < _OUTLIERS:
         factor += rng.expovariate(1 / _OUTLIER_MEAN) * min(1.0, scenario.noise / 0.004)
     batch = scenario.batch_size_at(run.samples)
-    # linear in the batch size, as measured on BLOOM: a constant part for the pipeline's filling
+    # linear in the batch size with a constant part for filling the pipeline, as measured for BLOOM
     factor *= 0.11 + 0.89 * batch / scenario.global_batch_size
     for fault in active:
         since = run.iteration + 1 - fault.at
@@ -131,7 +131,7 @@ def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault], extra: dic
 
 
 def _generation(scenario: Scenario, run: _Run, active: list[Fault]) -> float:
-    """Seconds more than usual, for responses vary in length, and the rest does not."""
+    """Return the seconds above the usual ones: the length of responses varies, the other parts do not."""
     slower = sum(fault.factor - 1 for fault in active if fault.kind == "slow_rollout")
     return (run.noise + slower) * scenario.seconds_per_iteration
 
@@ -177,7 +177,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
 
 
 def _memory(scenario: Scenario, run: _Run, faults: dict[str, Fault]) -> Iterator[Emission]:
-    """Reports of memory behind an iteration's line."""
+    """Yield memory reports after an iteration line."""
     if run.since_start == scenario.log_interval and scenario.program.facts.megatron:
         yield Emission(run.at, lines.memory_lines(scenario, run.iteration))
     grows, leaks = faults.get("memory_growth"), faults.get("memory_leak")
@@ -203,13 +203,13 @@ _EFFECTS: dict[str, _Effect] = {
     "inf_loss": lambda _run, _fault, _since, _loss, norm: (math.inf, norm),
     "frozen_grad_norm": lambda run, fault, since, loss, norm: (loss, run.last_norm if since < fault.length else norm),
 }
-"""Fault -> loss and grad norm of the iteration that is `since` behind its first one."""
+"""Fault -> loss and grad norm of the iteration `since` iterations after its first one."""
 
 
 def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float | None, float, int, str]:
-    """(loss, grad norm, skipped iterations, lines before the iteration's own)."""
+    """Return (loss, grad norm, skipped iterations, lines before the iteration's own)."""
     rng = run.random
-    # a model that diverges learns no more
+    # a diverging model does not learn
     learned = min([run.iteration, *(fault.at for fault in active if fault.kind in _STUCK)])
     loss: float | None = 2.0 + 8.0 * math.exp(-learned / 400) + rng.gauss(0, 0.02)
     norm = max(0.05, 0.2 + 2.0 * math.exp(-run.iteration / 300) + rng.gauss(0, 0.02))
@@ -234,7 +234,7 @@ def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float
 
 
 def _scaler(scenario: Scenario, run: _Run, fault: Fault, since: int) -> tuple[str, bool]:
-    """A loss scaler's life: (its overflow lines, whether this step is skipped)."""
+    """Return the loss scaler's (overflow lines, whether this step is skipped)."""
     halves = {
         "scale_search": run.loss_scale > 65536.0,
         "scale_cycle": since % 60 in (1, 2),
@@ -258,7 +258,7 @@ def _learning_rate(scenario: Scenario, run: _Run) -> float:
 
 
 def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[Emission, None, bool]:
-    """Evaluation and saving after an iteration, where their intervals fall. True if the log ends inside."""
+    """Evaluate and save after an iteration if their intervals require it. Return True if the log ends within."""
     kinds = {fault.kind for fault in active}
     if scenario.eval_interval and run.iteration % scenario.eval_interval == 0:
         for index in range(scenario.eval_sets):
@@ -276,7 +276,7 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
 
 
 def _save(scenario: Scenario, run: _Run, active: list[Fault], kinds: set[str]) -> Generator[Emission, None, bool]:
-    """True if the log ends inside."""
+    """Save. Return True if the log ends within."""
     yield Emission(run.at, say("saving", scenario, run.at, iteration=run.iteration))
     if kinds & {"hang_saving", "save_unfinished"}:
         return "hang_saving" in kinds
@@ -295,7 +295,7 @@ def _save(scenario: Scenario, run: _Run, active: list[Fault], kinds: set[str]) -
 
 
 def _strike(scenario: Scenario, run: _Run, fault: Fault) -> Generator[Emission, None, bool]:
-    """The fault begins. True if the log ends with it."""
+    """Begin the fault. Return True if the log ends with it."""
     kind = fault.kind
     truth = {"fault": kind, "iteration": run.iteration, "at": run.at}
     if kind in _ENDS:
@@ -313,7 +313,7 @@ def _strike(scenario: Scenario, run: _Run, fault: Fault) -> Generator[Emission, 
 
 
 def _end(scenario: Scenario, run: _Run, kind: str, truth: dict[str, Any]) -> Iterator[Emission]:
-    """The last words of the log; a hang has none: what verl's last line begins is a rollout."""
+    """Yield the last lines of the log. A hang has none; after verl's last line a rollout begins."""
     if kind == "growing_hang":
         for hour in range(1, 7):
             text = say("pulse", scenario, run.at, hour=hour)
@@ -333,7 +333,7 @@ def _end(scenario: Scenario, run: _Run, kind: str, truth: dict[str, Any]) -> Ite
 
 
 def _crash(scenario: Scenario, run: _Run, kind: str) -> str:
-    """A crash's own words, and the launcher's where it has seen it."""
+    """Yield the lines of a crash, and the launcher's if it reports it."""
     crash = _CRASHES[kind]
     end = say("launcher_end", scenario, run.at, code=crash["code"]) if "code" in crash else ""
     return str(crash["text"]) + end
@@ -367,7 +367,7 @@ def write(
     """Write the log to `stream`. With `speed`, each text at its time divided by it, flushed; else at once. `shown` is
     called with the number of each iteration.
 
-    A `buffered` fault holds texts back and lets them go in bursts, as a launcher's buffer does.
+    A `buffered` fault holds texts back and writes them in bursts, as a launcher's buffer does.
     """
     burst = next((fault for fault in scenario.faults if fault.kind == "buffered"), None)
     released = 0.0

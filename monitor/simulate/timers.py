@@ -1,9 +1,8 @@
-"""The timers of an iteration, in the forms that programs print them, with faults that lengthen one part of it.
+"""The timers of an iteration as programs print them, with faults that lengthen one part.
 
-The parts are made from the iteration's own time: shares that the seed decides, with the noise that each kind of part
-has in public logs (compute 0.2 to 0.6 %; data 16 to 24 %, communication 4 to 30 % where it is long or short: at most
-0.5 % of the iteration), single bursts, and what is left is outside all timers. A part that a fault lengthens has its
-own noise, and waiting is where the program measures it.
+The parts are computed from the iteration's own time: shares from the seed, with the noise of public logs (compute 0.2
+to 0.6 %; data 16 to 24 % and communication 4 to 30 %, at most 0.5 % of the iteration), single bursts, and a remainder
+outside all timers. A part that a fault lengthens has its own noise. Waiting appears where the program measures it.
 """
 
 import math
@@ -18,18 +17,18 @@ SLOW = frozenset({"slow_data", "slow_network", "slow_rank", "slow_gpu_clocks"})
 """Faults that lengthen a part of the iteration."""
 _SHARES = {"data": (0.002, 0.02), "communication": (0.02, 0.2), "optimizer": (0.01, 0.08), "outside": (0.01, 0.1)}
 _NOISE = {"forward": 0.005, "backward": 0.005, "data": 0.25, "communication": 0.3, "optimizer": 0.25}
-_OF_ITERATION = 0.005  # no part varies by more of the iteration
-_BURSTS = 0.03  # iterations in which communication or data takes much longer
-_RANKS = 0.01  # relative standard deviation of compute over the ranks: GPUs differ by their silicon
-_STAGES = 0.08  # pipeline stages differ by construction
+_OF_ITERATION = 0.005  # maximum variation of a part as a share of the iteration
+_BURSTS = 0.03  # share of iterations in which communication or data takes much longer
+_RANKS = 0.01  # relative standard deviation of compute over the ranks: GPUs differ
+_STAGES = 0.08  # pipeline stages differ by design
 
 Durations = tuple[float, float]
-"""Seconds, the least and the most over the ranks."""
+"""Seconds: minimum and maximum over the ranks."""
 
 
 @dataclass(slots=True)
 class IterationParts:
-    """Seconds of one iteration, (least, most) over the ranks."""
+    """Seconds of one iteration: (minimum, maximum) over the ranks."""
 
     forward: Durations
     backward: Durations
@@ -38,11 +37,11 @@ class IterationParts:
     optimizer: Durations
     whole: float
     slow: dict[int, float] = field(default_factory=dict)
-    """Rank -> seconds that it alone computes longer."""
+    """Rank -> seconds that only this rank computes longer."""
 
 
 def parts_of(scenario: Scenario, elapsed: float, extra: dict[str, float], rng: random.Random) -> IterationParts:
-    """Where the time of an iteration went that took `elapsed` seconds, those of the faults (`extra`) included."""
+    """Return the parts of an iteration of `elapsed` seconds, including those of the faults (`extra`)."""
     plain = max(0.1 * elapsed, elapsed - sum(extra.values()))
     duration = {}
     for name, share in _shares(scenario.seed).items():
@@ -58,11 +57,11 @@ def parts_of(scenario: Scenario, elapsed: float, extra: dict[str, float], rng: r
         duration[name] = low + share * clocks, high + share * (clocks + rank)
     network, data = extra.get("slow_network", 0.0), extra.get("slow_data", 0.0)
     low, high = duration["communication"]
-    waits = rank + (data if scenario.pp > 1 else 0.0)  # ranks wait where the program has no barrier before
+    waits = rank + (data if scenario.pp > 1 else 0.0)  # ranks wait if the program has no barrier before
     duration["communication"] = low + network, high + network + (waits if scenario.pp > 1 or scenario.seed % 2 else 0.0)
     low, high = duration["data"]
     duration["data"] = low + (data if scenario.pp <= 2 else 0.0), high + data
-    low, high = duration["forward"]  # the batch is taken inside the forward pass
+    low, high = duration["forward"]  # the batch is loaded within the forward pass
     duration["forward"] = low + duration["data"][0], high + duration["data"][1]
     return IterationParts(
         **duration, whole=elapsed, slow={scenario.seed % max(1, scenario.world_size): rank} if rank else {}
@@ -71,7 +70,7 @@ def parts_of(scenario: Scenario, elapsed: float, extra: dict[str, float], rng: r
 
 @cache
 def _shares(seed: int) -> dict[str, float]:
-    """Part -> its share of the iteration."""
+    """Return part -> its share of the iteration."""
     chance = random.Random(seed)  # noqa: S311 - no secret
     shares = {name: math.exp(chance.uniform(math.log(low), math.log(high))) for name, (low, high) in _SHARES.items()}
     compute = 1 - sum(shares.values())
@@ -80,13 +79,13 @@ def _shares(seed: int) -> dict[str, float]:
 
 
 def longer(scenario: Scenario, fault: Fault, rng: random.Random) -> float:
-    """Seconds that the fault adds to this iteration: in the mean `factor`, more or less by its kind."""
+    """Return the seconds that the fault adds to this iteration: `factor` on average, varied by its kind."""
     noise = {"slow_data": 0.35, "slow_network": 0.25}.get(fault.kind, 0.06)
     return (fault.factor - 1) * scenario.seconds_per_iteration * math.exp(rng.gauss(0.0, noise) - noise**2 / 2)
 
 
 def named(scenario: Scenario, parts: IterationParts) -> dict[str, Durations]:
-    """Timers of Megatron at level 2."""
+    """Return Megatron's timers at level 2."""
     comm, step = parts.communication, parts.optimizer
     waits = (
         {"forward-recv": 0.3, "backward-recv": 0.4, "all-grads-sync": 0.3}
@@ -106,7 +105,7 @@ def named(scenario: Scenario, parts: IterationParts) -> dict[str, Durations]:
 
 
 def across(timers: dict[str, Durations], head: str, form: str) -> str:
-    """A block of Megatron's: a timer a line, as `form` shows the least and the most, in ms."""
+    """Return a block of Megatron's: one timer per line in ms. `form` is how minimum and maximum are shown."""
     rows = (
         f"    {(name + ' ').ljust(48, '.')}: {form.format(1000 * low, 1000 * high)}\n"
         for name, (low, high) in timers.items()
