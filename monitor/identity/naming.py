@@ -1,7 +1,7 @@
-"""A log's path and what was configured -> the name of its run.
+"""Returns the name of a run from its log's path and the configuration. Pure.
 
-Law: pure, and a function of the path and the configuration alone: neither the order in which files are found nor what
-else is found changes a name. A name is valid UTF-8 without control characters, of 200 characters at most.
+The name depends only on the path and the configuration, not on the order in which files are found or on other files. A
+name is valid UTF-8 without control characters, at most 200 characters.
 """
 
 import functools
@@ -19,13 +19,13 @@ from megatron_monitor.pushed import run_at
 from megatron_monitor.scalars import compiled
 
 MAX_NAME: Final = 200
-_SEARCH_SECONDS: Final = 0.5  # for a pattern that a person wrote; a path is short
+_SEARCH_SECONDS: Final = 0.5  # for a user's pattern; a path is short
 
 # 2340723.out  main_log.txt  train.log.1  train.log-20261121.gz
 _SUFFIX = re.compile(r"\.(?:out|err|log|txt)(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
-# train_stdout  77.stderr  stdout_77: a launcher's two files
+# train_stdout  77.stderr  stdout_77: the two files of a launcher
 _STREAM = re.compile(r"(?<=.)[._-]std(?:out|err)$|^std(?:out|err)[._-](?=.)", re.IGNORECASE)
-# stderr  77_err  error_77  train.e54745 -> as the other file of the pair is called
+# stderr  77_err  error_77  train.e54745 -> the name of the other file of the pair
 _PAIRED = (
     (re.compile(r"^stderr$", re.IGNORECASE), "stdout"),
     (re.compile(r"(?:(?<=^)|(?<=[_-]))err$", re.IGNORECASE), "out"),
@@ -33,40 +33,40 @@ _PAIRED = (
     (re.compile(r"^error(?=[_-]\d+$)", re.IGNORECASE), "output"),
     (re.compile(r"\.e(?=\d+$)"), ".o"),
 )
-# What launchers call the file of each process, in a folder of the job: DIR/ID_k3x9a_1z/attempt_0/7/stdout.log (torchrun
-# --log-dir: eight characters of Python's tempfile), DIR/1/rank.07/stdout (mpirun --output-filename),
+# Names that launchers give to the file of each process, in a folder of the job: DIR/ID_k3x9a_1z/attempt_0/7/stdout.log
+# (torchrun --log-dir: eight characters of Python's tempfile), DIR/1/rank.07/stdout (mpirun --output-filename),
 # DIR/20260401120000_rank7.log (deepspeed --enable_each_rank_log), DIR/workerlog.7 (paddle.distributed.launch --log_dir)
 _OF_A_PROCESS = re.compile(
     r"(?:(?<!/none)_[a-z0-9_]{8})?/(?P<attempt>attempt_\d{1,4})/\d{1,5}/std(?:out|err)\.log$|(?<=\d)/rank\.\d{1,5}/std(?:out|err)$"
     r"|(?<=/\d{14})_rank\d{1,5}\.log$|(?<=/workerlog)\.\d{1,5}$"
 )
-# main_log.1  main_log-20261121.gz: only believed where the file without it was named
+# main_log.1  main_log-20261121.gz: only if the file without the suffix is configured
 _ROTATED = re.compile(r"(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$")
 _STREAM_NAME = re.compile(r"std|err|\.e", re.IGNORECASE)
-"""A name without it is of neither stream, and of no pair."""
+"""A name without a match is neither stdout nor stderr and has no pair."""
 _WILDCARD = re.compile(r"[*?\[]")
 
 
 class PatternMatch(NamedTuple):
-    """What found a path."""
+    """The entry of the configuration that found a path."""
 
     watch: Watch | None
     pattern: str
-    """The path itself where no pattern is known."""
+    """The path itself if no pattern is known."""
     below: str | None
-    """The part of the path below the pattern's fixed part; empty for the very file; None: it is not below."""
+    """The path below the pattern's fixed part. Empty for the file itself. None: it is not below."""
 
 
 def name_by(path: str, led: PatternMatch, watches: Sequence[Watch]) -> tuple[str, str]:
-    """The name of the run whose log is at `path`, one without `.` and `..`, by what found it; and why it is that one.
+    """Return the name of the run whose log is at `path`, a path without `.` and `..`, and the reason.
 
-    `name:` wins, then the group `run` of `name_from:`, then of a pod's log `NAMESPACE/OWNER` (monitor/owners.py), then
-    the path from the fixed part of the pattern on, without a log's suffix and without what tells a job's two streams
-    apart: `2340723.out` and `2340723.err` are one run, as are `train_stdout.log` and `train_stderr.log`, `stdout.log`
-    and `stderr.log` of one directory, `job.o77` and `job.e77`; and without what launchers call a process's own file.
-    A file named without a wildcard gives its stem.
-    Where two patterns would give the same names in different directories, as many directories as are needed to
-    distinguish them stand before the name.
+    `name:` has priority, then the group `run` of `name_from:`, then for a pod's log `NAMESPACE/OWNER`
+    (monitor/owners.py), then the path from the fixed part of the pattern on, without a log's suffix and without the
+    word that distinguishes a job's two streams: `2340723.out` and `2340723.err` are one run, as are `train_stdout.log`
+    and `train_stderr.log`, `stdout.log` and `stderr.log` of one directory, `job.o77` and `job.e77`. The names that
+    launchers give to a process's file are removed as well. A file without a wildcard in the configuration gives its
+    stem. If two patterns gave the same names in different directories, the names begin with as many directories as
+    distinguish them.
     """
     watch = led.watch
     if watch is not None and watch.name is not None:
@@ -84,8 +84,8 @@ def name_by(path: str, led: PatternMatch, watches: Sequence[Watch]) -> tuple[str
 
 
 def watch_of(path: str, watches: Sequence[Watch]) -> PatternMatch:
-    """The watch that found `path`, one without `.` and `..`, and its pattern: of those that fit the first that says how
-    its runs are called, else the one that names the path, else the first; the path itself where none does.
+    """Return the watch that found `path`, a path without `.` and `..`, and its pattern: the first match that names its
+    runs, else the one with this exact path, else the first match. Without a match, the path itself.
     """
     patterns = [(watch, known) for watch in watches for known in _normal(watch.paths)]
     fit = [PatternMatch(watch, known, below) for watch, known in patterns if (below := _below(path, known)) is not None]
@@ -97,7 +97,7 @@ def watch_of(path: str, watches: Sequence[Watch]) -> PatternMatch:
 
 
 def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str:
-    """Where the launcher of the run with these logs leaves its process id; "" where nobody has said."""
+    """Return where the launcher of the run with these logs writes its process id. "": not configured."""
     if not any(watch.pid_file for watch in watches):
         return ""
     known = ((watch_of(path, watches).watch, path) for path in paths)
@@ -106,24 +106,26 @@ def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str
 
 
 def is_of_a_process(path: str) -> bool:
-    """Whether a launcher has named it for one of the processes that it began."""
+    """Return True if a launcher named the file for one of its processes."""
     return _OF_A_PROCESS.search(path) is not None
 
 
 def are_of_one_attempt(path: str, other: str) -> bool:
-    """Whether two files are of processes of one attempt, by what their launcher calls them."""
+    """Return True if two files are of processes of one attempt, by the names from their launcher."""
     one, two = _OF_A_PROCESS.search(path), _OF_A_PROCESS.search(other)
     return one is not None and two is not None and one["attempt"] == two["attempt"] and _of_job(path) == _of_job(other)
 
 
 def stem_of(path: str) -> str:
-    """The file's name as both files of a job have it."""
+    """Return the file's name without what distinguishes the two files of a job."""
     return _stem(posixpath.basename(path))
 
 
-@functools.lru_cache(maxsize=256)  # asked for each event near a set-up
+@functools.lru_cache(maxsize=256)  # called for each event near a set-up
 def experiment_name(log: str, label: str) -> str:
-    """The name of one of several experiments in the log of the run `log`: the first, without a label, has the log's."""
+    """Return the name of one of several experiments in the log of the run `log`. The first one, without a label, has
+    the log's name.
+    """
     return _clean(f"{log}:{label}") if label else log
 
 
@@ -133,10 +135,10 @@ def _normal(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def searched(pattern: str, path: str) -> str | None:
-    """What the group `run` of an operator's pattern finds in the path."""
+    """Return the group `run` of an operator's pattern in the path."""
     try:
         match = compiled(pattern).search(path, timeout=_SEARCH_SECONDS)
-    except TimeoutError:  # the default's name is better than none
+    except TimeoutError:  # use the default name
         return None
     return match["run"] if match else None
 
@@ -151,7 +153,9 @@ def _default(path: str, led: PatternMatch, patterns: tuple[tuple[str, ...], ...]
 
 @functools.lru_cache(maxsize=256)
 def _before(pattern: str, stem: str, patterns: tuple[tuple[str, ...], ...]) -> list[str]:
-    """What stands before the names of what this pattern finds, or of the very file, which has this stem."""
+    """Return the directories before the names of files from this pattern, or before the file itself, which has this
+    stem.
+    """
     known_names = {known for paths in patterns for known in _normal(paths)}
     fixed, rest = _split(pattern)
     if stem:
@@ -161,11 +165,13 @@ def _before(pattern: str, stem: str, patterns: tuple[tuple[str, ...], ...]) -> l
     if rest is not None:
         return _distinguishing(fixed, {_split(rival)[0] for rival in known_names if _split(rival)[1] == rest})
     named = {rival for rival in known_names if _split(rival)[1] is None and not _SUFFIX.search(rival)}
-    return _distinguishing(pattern, named)  # in a directory that was named
+    return _distinguishing(pattern, named)  # in a configured directory
 
 
 def _below(path: str, pattern: str) -> str | None:
-    """The part of `path` below the fixed part of `pattern`; empty for the very file; None if the two do not fit."""
+    """Return the part of `path` below the fixed part of `pattern`. Empty for the file itself. None: they do
+    not match.
+    """
     fixed, rest = _split(pattern)
     if rest is None and path.startswith(pattern) and _ROTATED.fullmatch(path, len(pattern)):
         return ""
@@ -177,7 +183,7 @@ def _below(path: str, pattern: str) -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def _split(pattern: str) -> tuple[str, str | None]:
-    """`/logs/*/x.out` -> `/logs` and `*/x.out`; without a wildcard the rest is None."""
+    """Return `/logs` and `*/x.out` for `/logs/*/x.out`. Without a wildcard the rest is None."""
     wildcard = _WILDCARD.search(pattern)
     if wildcard is None:
         return pattern, None
@@ -186,8 +192,8 @@ def _split(pattern: str) -> tuple[str, str | None]:
 
 
 def _stem(name: str) -> str:
-    """Without a log's suffixes and without the word for which of a job's two streams it holds; a file that is nothing
-    but a suffix keeps it.
+    """Return the name without a log's suffixes and without the word for one of a job's two streams. A file that
+    consists of a suffix keeps it.
     """
     folder, slash, base = name.rpartition("/")
     for _ in range(min(2, base.count("."))):  # train.log.err
@@ -200,12 +206,12 @@ def _stem(name: str) -> str:
 
 
 def _of_job(path: str) -> str:
-    """The path without what tells which of its job's processes writes it: all of them are one run's."""
+    """Return the path without the part that distinguishes the processes of a job: all of them are one run."""
     return _OF_A_PROCESS.sub("", path)
 
 
 def _distinguishing(directory: str, directories: set[str]) -> list[str]:
-    """As many last parts of `directory` as no other of `directories` ends in; none if it is alone."""
+    """Return as many last parts of `directory` as no other of `directories` ends with. Empty if it is alone."""
     others = [other.split("/") for other in directories - {directory}]
     parts = directory.split("/")
     count = 0
@@ -216,19 +222,21 @@ def _distinguishing(directory: str, directories: set[str]) -> list[str]:
 
 @functools.lru_cache(maxsize=256)
 def _tree(pattern: str) -> PathPattern:
-    """Everything that the pattern finds, and what lies below a directory that it finds."""
+    """Return a pattern for all files that the pattern finds, and those below a directory that it finds."""
     return PathPattern(tuple(part for part in pattern.split("/") if part)).tree()
 
 
 def _clean(name: str) -> str:
-    """Printable, encodable, bounded; a name that had to be cut ends in a digest, so that two stay two."""
+    """Return the name printable, encodable and bounded. A shortened name ends with a digest, so that names stay
+    different.
+    """
     name = masked_path(name)
     replaced = name
     if not name.isprintable():
         replaced = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in name)
     if len(replaced) <= MAX_NAME:
-        return replaced or "/"  # only the root has no name, and it is no log
-    import hashlib  # it loads OpenSSL, for names that hardly any log has
+        return replaced or "/"  # only the root directory has no name, and it is not a log
+    import hashlib  # it loads OpenSSL, which hardly any name needs
 
     digest = hashlib.blake2s(replaced.encode(), digest_size=4).hexdigest()
     return f"{replaced[: MAX_NAME - 1 - len(digest)]}~{digest}"
