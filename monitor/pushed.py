@@ -19,85 +19,87 @@ REFUSED = "lines refused"
 """Value of the label `heartbeat` while a forwarder sends lines again that the receiver has refused."""
 LATE = 7.5
 """Seconds without a heartbeat after which an agent is stale: it sends one every 5 s, and one may be on its way."""
-_MOST = 150  # bytes of a readable part: 255 are allowed for a name
+_MOST = 150  # maximum bytes of a readable part: a name may have 255
 
 
 def quoted(text: str) -> str:
-    """A readable part of a file name, which holds no `/` and no `~`, and does not begin with a dot."""
+    """Return a readable part of a file name without `/` and `~` that does not begin with a dot."""
     return re.sub(r"^\.", "%2E", quote(text, safe="").replace("~", "%7E"))
 
 
 def shortened(text: str) -> str:
-    """The text, or so much of it that a file name can hold it, with a hash of the rest."""
+    """Return the text, or its beginning with a hash of the rest if a file name cannot hold it."""
     if len(quoted(text)) <= _MOST:
         return text
     return unquote(re.sub("%.?$", "", quoted(text)[:_MOST]), errors="ignore") + f"-{hashed(text)}"
 
 
 def hashed(text: str) -> str:
-    """Eight digits by which two texts differ."""
+    """Return eight digits that distinguish two texts."""
     return blake2s(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
 def path_of(tenant: str, run: str, stream: str) -> str:
-    """The file of a stream, below the directory. No sender chooses a name: that of a run's folder ends in a hash, so
-    that it is never one of a file, is never hidden, and has no part that a search for logs leaves out.
+    """Return the file of a stream, relative to the directory. No sender chooses a name: the folder of a run ends with a
+    hash, so that it is never the name of a file, never hidden, and has no part that a search for logs excludes.
     """
     return f"{tenant or '_'}/{quoted(run)}~{hashed(run)}/{stream}.log"
 
 
 def run_at(path: str) -> str:
-    """The run of a stream, by the path of its file; of a tenant's run `TENANT/RUN`."""
+    """Return the run of a stream by the path of its file. A tenant's run is `TENANT/RUN`."""
     tenant, folder = path.split("/")[-3:-1]
     run = unquote(folder.rpartition("~")[0])
     return run if tenant == "_" else f"{tenant}/{run}"
 
 
 def agent_at(path: str) -> str:
-    """The agent that sent a stream, by the path of its file."""
+    """Return the agent that sent a stream by the path of its file."""
     return path.rpartition("/")[2].partition("~")[0]
 
 
 class AgentStates(NamedTuple):
-    """What is known now of the agents, for who judges silence. Unix seconds."""
+    """What is known now about the agents, to judge silence. Unix seconds."""
 
     stale: Mapping[str, float]
-    """Agents without a heartbeat for long -> their last one."""
+    """Agents without a recent heartbeat -> their last one."""
     beating: frozenset[str]
-    """All that send heartbeats."""
+    """All agents that send heartbeats."""
     states: Mapping[str, int]
-    """How many are active, stale, or without heartbeat: known by their lines alone."""
+    """State -> number of agents: active, stale, or without heartbeat (known only by their lines)."""
     behind: Mapping[str, float] = {}
-    """By how many seconds the clocks of agents are behind ours, where that is known."""
+    """Agent -> seconds by which its clock is behind ours, if known."""
     others_behind: float = 0.0
-    """The same of agents without heartbeat: ours was set meanwhile."""
+    """The same for agents without heartbeat, because our clock was set in the meantime."""
     observed_until: float | None = None
-    """When the receiver was last alive, if it is stale: no pushed stream is observed since then."""
+    """The last instant at which a stale receiver was alive. No pushed stream is observed since then. None: it is not
+    stale.
+    """
     shifts: Mapping[str, float] = {}
-    """By how many seconds the clocks of agents were set back."""
+    """Agent -> seconds by which its clock was set back."""
     refused: Collection[str] = ()
-    """Those of `stale` that report that the receiver refuses their lines."""
+    """Those of `stale` whose lines the receiver refuses, as they report."""
 
     def clock_offset(self, agent: str) -> float:
-        """Seconds to add to a time that the agent gives."""
+        """Return the seconds to add to a time of the agent."""
         return self.behind.get(agent, 0.0 if agent in self.beating else self.others_behind)
 
 
 class Agent(Struct, omit_defaults=True):
-    """One that sends heartbeats."""
+    """An agent that sends heartbeats."""
 
     seen: float
     """Its last heartbeat, or lines, by the receiver's clock. Unix seconds."""
     refused: float = 0.0
     """Its last heartbeat while the receiver refused its lines, by the receiver's clock. Unix seconds."""
     behind: float | None = None
-    """By how many seconds its clock is behind the receiver's, if that is known."""
+    """Seconds by which its clock is behind the receiver's. None: unknown."""
     shift: float = 0.0
     """Seconds by which its clock was set back since its first heartbeat."""
 
 
 class AgentReport(Struct):
-    """What the receiver states about its agents, each second: the file `agents.json` of its directory."""
+    """What the receiver writes about its agents each second: the file `agents.json` of its directory."""
 
     written_at: float = 0.0
     """By the receiver's clock. Unix seconds."""
@@ -106,7 +108,7 @@ class AgentReport(Struct):
     others_behind: float = 0.0
 
     def states(self, now: float, age: float = 0.0) -> AgentStates:
-        """At `now`, Unix seconds, by a report that was written `age` seconds ago."""
+        """Return the states at `now` (Unix seconds) from a report of `age` seconds ago."""
         silent = {name: self.written_at - one.seen + age for name, one in self.agents.items()}
         stale = {name: now - seconds for name, seconds in silent.items() if seconds > LATE}
         behind = {name: one.behind for name, one in self.agents.items() if one.behind is not None}

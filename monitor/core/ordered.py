@@ -1,11 +1,11 @@
-"""The lines of one spooled stream in the order in which they were written. Pure.
+"""Sorts the lines of a spooled stream by time. Pure.
 
-Agents send batches twice, late and past each other. A line waits until those that lie before it have had `HOLD` seconds
-to come; one that comes later still is counted and left out: what is folded is not folded backwards. What waits is saved
-with the offset, so that a line counts once, over a restart too.
+Agents send batches twice, late and in another order. A line waits for `HOLD` seconds for earlier ones. A later one is
+counted and dropped, because the fold never goes back. Waiting lines are saved with the offset, so that each line counts
+once, also over a restart.
 
-If the sender's clock was set back, all further lines come late. So the first late line and those after it wait until
-heartbeats show whether the clock was set. If it was, the lines get the stamps of the clock as it was before.
+If the sender's clock was set back, all further lines come late. Therefore the first late line and those after it wait
+until heartbeats show whether the clock was set. If it was, the lines get the timestamps of the clock as it was before.
 """
 
 from contextlib import suppress
@@ -21,38 +21,38 @@ from megatron_monitor.pushed import STAMP
 from megatron_monitor.run.log_clock import log_clock
 
 HOLD = 2.0
-"""Seconds that a line waits for those before it."""
-_HEARTBEATS = 20.0  # seconds that a late line waits: three heartbeats and their way show that a clock was set back
+"""Seconds that a line waits for earlier ones."""
+_HEARTBEATS = 20.0  # seconds that a late line waits: three heartbeats and their delay show that a clock was set back
 _ONLY_LATE = 10.0  # seconds in which only late lines come, as fast as they were written: then a clock was set back
-_MOST = 8 << 20  # bytes that wait: a backlog is let go by halves
+_MOST = 8 << 20  # maximum bytes that wait: half of a larger backlog is released
 
 
 class Ordered(Struct):
-    """What waits of a stream. Instants."""
+    """The waiting lines of a stream."""
 
     lines: list[tuple[bytes, bytes, int, float]] = field(default_factory=list)
-    """(stamp, line with its end, bytes of it in the file, when it came)."""
+    """(timestamp, line with its end, bytes of it in the file, instant of arrival)."""
     partial: bytes = b""
-    """Behind the last line end."""
+    """The text after the last line end."""
     size: int = 0
-    """Bytes of the file that `lines` are."""
+    """Bytes of the file in `lines`."""
     last: bytes = b""
-    """The stamp of the last line that was let go."""
+    """Timestamp of the last released line."""
     let_go: set[bytes] = field(default_factory=set)
-    """and the lines of that stamp: one that comes again is no other."""
+    """The released lines with that timestamp: a repetition is the same line."""
     late: int = 0
-    """Lines that came too late, until somebody counts them."""
+    """Lines that came too late and are not counted yet."""
     again: int = 0
-    """Lines that came twice, the same."""
+    """Repeated lines that are not counted yet."""
     shift: int = 0
-    """Seconds by which the sender's clock was set back: added to its stamps."""
+    """Seconds by which the sender's clock was set back. They are added to its timestamps."""
     may_be_late: bool = True
-    """False: no line that waits is late."""
+    """False: no waiting line is late."""
     settles_at: float | None = None
-    """When the lines that stood in the file at first have had their time."""
+    """When the lines that were in the file at first have waited long enough."""
 
     def add(self, data: bytes, now: float) -> None:
-        """The next bytes of the file."""
+        """Add the next bytes of the file."""
         whole, end, rest = (self.partial + data).rpartition(b"\n")
         self.partial = rest
         if end:
@@ -63,18 +63,19 @@ class Ordered(Struct):
                 self.size += len(text) + 1
 
     def begin_anew(self) -> None:
-        """Another file goes on with the stream: what waits lies in none."""
+        """The stream continues in another file: no waiting line has an offset in it."""
         self.lines = [(stamp, line, 0, came) for stamp, line, _, came in self.lines]
         self.size, self.partial = 0, b""
 
     def due(
         self, now: float, shift: float | None = None, *, live: bool = False
     ) -> tuple[list[tuple[bytes, bytes]], int]:
-        """(stamp, line) of those that have waited, in order; and the bytes of those that are left out. `shift`: seconds
-        by which the sender's clock was set back, by its heartbeats; None: it sends none. `live`: new lines are of now.
+        """Return the (timestamp, line) pairs that have waited, in order, and the number of bytes of dropped lines.
+        `shift`: seconds by which the sender's clock was set back according to its heartbeats. None: it sends none.
+        `live`: new lines are from now.
         """
         if self.lines and self.lines[0][3] == inf:
-            since = min(now, *(line[3] for line in self.lines))  # what was restored came before all that came since
+            since = min(now, *(line[3] for line in self.lines))  # restored lines came before all later ones
             self.lines = [(*line[:3], since if line[3] == inf else line[3]) for line in self.lines]
         if not self.lines or (now - self.lines[0][3] < HOLD and self.size < _MOST):
             return [], 0
@@ -102,8 +103,8 @@ class Ordered(Struct):
         return due, left_out
 
     def _first_held(self, now: float, shift: float | None, *, live: bool) -> int:
-        """Return the place of the first late line if it is not known whether the sender's clock was set back. If it is
-        known, the late lines and those after them are moved, and no line is held.
+        """Return the index of the first late line while it is unknown whether the sender's clock was set back. Once it
+        is known, shift the late lines and those after them, and hold none.
         """
         lines, many, back = self.lines, len(self.lines), (shift or 0.0) - self.shift
         late = (place for place, line in enumerate(lines) if line[0] < self.last)
@@ -129,13 +130,13 @@ class Ordered(Struct):
         return many
 
     def save(self) -> dict[str, Any]:
-        """Plain values; secrets are masked, as in all that is kept."""
+        """Return the state as plain values. Secrets are masked, as in all saved text."""
         lines = [[masked(line.decode("utf-8", "replace")), size] for _, line, size, _ in self.lines]
         let_go = [masked(line.decode("utf-8", "replace")) for line in self.let_go]
         return {"lines": lines, "last": self.last.decode("ascii", "replace"), "let_go": let_go, "shift": self.shift}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Go on where `save` was called: what waited waits anew, from the next call of `due` on."""
+        """Continue where `save` was called: waiting lines wait again from the next call of `due` on."""
         texts = [(str(text).encode(), int(size)) for text, size in saved["lines"]]
         self.lines = [(text[:STAMP], text, size, inf) for text, size in texts]
         self.size, self.last = sum(size for _, size in texts), str(saved["last"]).encode()
@@ -151,7 +152,7 @@ def _moved(line: tuple[bytes, bytes, int, float], seconds: int) -> tuple[bytes, 
 
 @lru_cache(4096)
 def _later(second: bytes, seconds: int) -> bytes:
-    """Return the second `2026-05-01T12:00:00`, so many seconds later; unchanged if it is none."""
+    """Return the time `2026-05-01T12:00:00` so many seconds later, or other text unchanged."""
     with suppress(ValueError, OverflowError):
         return (datetime.fromisoformat(second.decode()) + timedelta(seconds=seconds)).isoformat().encode()
     return second
