@@ -14,7 +14,7 @@ from megatron_monitor.nodes.hostlist import is_node_name
 from megatron_monitor.run.state import RunState
 
 _NAMED = 4  # named ranks and nodes; further ones are counted
-_LINES = ("line", "failure_line", "last_line")
+_LINE_FIELDS = ("line", "failure_line", "last_line")
 _NODES = ("node", "nodes", "common_nodes", "watchdog_nodes")
 _RANKS = ("rank", "ranks", "watchdog_ranks")  # the failed rank; the missing ranks; the ranks that noticed
 _STOPPED = frozenset({"hang", "crash", "crash_without_exit"})
@@ -57,7 +57,7 @@ def cause_of(subject: Transition | Incident) -> Cause:
     much = f"{ratio - 1:+.1%}".replace("%", " %") if isinstance(ratio, float) else ""
     part = "" if evidence.get("cause") in (None, "unknown") else str(evidence["cause"]).replace("_", " ")
     rank, advice = _first(evidence, _RANKS), advice_for(subject.incident, of)
-    line = next((str(evidence[name]) for name in _LINES if evidence.get(name)), "")
+    line = next((str(evidence[name]) for name in _LINE_FIELDS if evidence.get(name)), "")
     brief = ", ".join(text for text in (failure, much, part, node, phase) if text)
     checkpoint = _some(evidence.get("rollback_iteration", subject.checkpoint))
     samples = f"{first} to {last}" if None not in (first, last) else ""

@@ -8,8 +8,9 @@ A new incident joins
 - the event of an open incident of its run that it supersedes (a hang becomes a crash),
 - its run's event if that event's last incident began at most two minutes ago (a full disk: the save, then the crash),
 - if critical, another run's critical event whose last incident began at most a minute ago (an outage of the cluster).
-  Otherwise it begins an event. The id consists of the run and the minute in which the problem began, so that a monitor
-  which lost its state, and a second monitor of the same logs, compute the same id.
+
+Otherwise it begins an event. The id consists of the run and the minute in which the problem began, so that a monitor
+which lost its state, and a second monitor of the same logs, compute the same id.
 """
 
 from collections.abc import Collection
@@ -24,12 +25,14 @@ UNWATCHED: Final = "unwatched"
 """The event of unobserved time: the alert of a missed deadline has it (deploy/prometheus/rules)."""
 _SAME_RUN: Final = 120.0  # seconds within which one cause affects a run again
 _SAME_CLUSTER: Final = 60.0  # seconds: a failed file system affects all runs within their next save or read
-_LONGEST: Final = 300.0  # seconds for which an event of several runs grows; later incidents begin another one
+_MAX_GROWTH_SECONDS: Final = (
+    300.0  # seconds for which an event of several runs grows; later incidents begin another one
+)
 _MISSED: Final = 180.0  # seconds after which the rule of a missed deadline fires (deploy/prometheus/rules)
-_BACK: Final = 120.0  # seconds in which a restarted monitor finds what happened meanwhile
-_KEPT: Final = 86400.0  # seconds for which an event's id is not reused
+_AFTER_RESTART: Final = 120.0  # seconds in which a restarted monitor finds what happened meanwhile
+_MEMORY_SECONDS: Final = 86400.0  # seconds for which an event's id is not reused
 _CRITICAL: Final = RANK["critical"]
-_LEAST: Final = RANK["warning"]
+_MIN_RANK: Final = RANK["warning"]
 
 
 class EventNotices(Struct):
@@ -92,7 +95,7 @@ class IncidentEvents(Struct):
         passed. Empty for information.
         """
         rank = RANK[severity]
-        if rank < _LEAST:
+        if rank < _MIN_RANK:
             return ""
         if deadline is not None and self._was_missed(deadline, at):
             return UNWATCHED
@@ -105,7 +108,7 @@ class IncidentEvents(Struct):
         """Return True if the deadline passed while the monitor was stopped, long enough ago for the rule of a missed
         deadline to have fired.
         """
-        if self.away_since is None or self.back_at is None or at - self.back_at > _BACK:
+        if self.away_since is None or self.back_at is None or at - self.back_at > _AFTER_RESTART:
             return False
         return self.away_since < deadline <= self.back_at - _MISSED
 
@@ -119,17 +122,21 @@ class IncidentEvents(Struct):
         return known.notices.setdefault(receiver, EventNotices()).wants(incident, RANK[severity], fires=fires)
 
     def _joined(self, run: str, rank: int, at: float, superseded: Collection[str]) -> IncidentEvent | None:
-        recent = [one for one in reversed(self.known.values()) if at - one.first < _KEPT]
+        recent = [one for one in reversed(self.known.values()) if at - one.first < _MEMORY_SECONDS]
         for event in recent:
             if event.id in superseded or (event.run == run and abs(at - event.last) <= _SAME_RUN):
                 return event
         for event in recent if rank >= _CRITICAL else ():
-            if event.critical and abs(at - event.last) <= _SAME_CLUSTER and abs(at - event.first) <= _LONGEST:
+            if (
+                event.critical
+                and abs(at - event.last) <= _SAME_CLUSTER
+                and abs(at - event.first) <= _MAX_GROWTH_SECONDS
+            ):
                 return event
         return None
 
     def _begun(self, run: str, since: float, at: float) -> IncidentEvent:
-        for old in [one for one in self.known.values() if at - one.last >= _KEPT]:
+        for old in [one for one in self.known.values() if at - one.last >= _MEMORY_SECONDS]:
             if not any(notices.open for notices in old.notices.values()):
                 del self.known[old.id]
         name = f"{run} {datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%MZ}"

@@ -25,7 +25,9 @@ _log = logging.getLogger(__name__)
 _BATCH_SECONDS = 0.2  # maximum time of taking messages before the runs are evaluated
 _PACE = 0.1  # seconds between two turns that take messages, unless a request waits
 _JUMP = 5.0  # seconds: a larger step of the wall clock is logged and counted
-_SHARE = 8  # part of the limit of open files for the logs of one mount: there are other mounts, and clients
+_OPEN_FILES_DIVISOR = (
+    8  # part of the limit of open files for the logs of one mount: there are other mounts, and clients
+)
 _MOST_OPEN = 8192
 
 
@@ -34,7 +36,7 @@ def room_for_logs() -> int:
     would inherit it and `sbatch` passes it on to jobs.
     """
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return min(soft // _SHARE, _MOST_OPEN) if soft >= 0 else _MOST_OPEN
+    return min(soft // _OPEN_FILES_DIVISOR, _MOST_OPEN) if soft >= 0 else _MOST_OPEN
 
 
 class Instants:

@@ -14,7 +14,7 @@ from megatron_monitor.model.tables import rows_of
 from megatron_monitor.parsers.patterns import lazy
 
 _RANDOM: Final = "[b-df-hj-np-tv-xz2456789]{5}"  # apimachinery's random names: neither vowels nor 0, 1 and 3
-_LONGEST: Final = 63  # characters of a pod's name; longer ones are cut
+_MAX_POD_NAME: Final = 63  # characters of a pod's name; longer ones are cut
 _ODD: Final = lazy(r"\W", re.ASCII)
 _KEY: Final = lazy(r"\{([^{}]+)\}")
 # /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log, /var/log/containers/POD_NAMESPACE_CONTAINER-ID.log
@@ -121,7 +121,7 @@ def by_host(pod: str, host: str, domain: str) -> str | None:
     if domain and host == stem and launched:
         return domain
     name, _, number = stem.rpartition("-")
-    truncated = len(pod) == _LONGEST and host.startswith(name)
+    truncated = len(pod) == _MAX_POD_NAME and host.startswith(name)
     if index is None or index[2] != number or not (host == stem or truncated):
         return None
     return None if re.fullmatch(r".+-.+-\d+-\d+", host) else index[1]  # such a host may belong to a JobSet

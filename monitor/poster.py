@@ -17,7 +17,7 @@ from megatron_monitor.system.asking import Asking
 _log = logging.getLogger(__name__)
 
 _OUTCOMES: Final = ("sent", "retried", "failed")
-_AGAIN: Final = 5.0  # seconds until a failed post is repeated
+_RETRY_SECONDS: Final = 5.0  # seconds until a failed post is repeated
 _Content = list[dict[str, Any]]
 
 
@@ -78,7 +78,7 @@ class _Lane(Asking[_Content, str]):
         outcomes = self.answers()
         for outcome in outcomes:
             if outcome != "sent" and self.content is None:
-                self.content, self.due = self._posted, now + _AGAIN
+                self.content, self.due = self._posted, now + _RETRY_SECONDS
             self._posted = None
         if self.content is not None and now >= self.due and (self._posted is None or now == math.inf):
             self._posted, self.content = self.content, None

@@ -19,7 +19,7 @@ REFUSED = "lines refused"
 """Value of the label `heartbeat` while a forwarder sends lines again that the receiver has refused."""
 LATE = 7.5
 """Seconds without a heartbeat after which an agent is stale: it sends one every 5 s, and one may be on its way."""
-_MOST = 150  # maximum bytes of a readable part: a name may have 255
+_MAX_READABLE = 150  # maximum bytes of a readable part: a name may have 255
 
 
 def quoted(text: str) -> str:
@@ -29,9 +29,9 @@ def quoted(text: str) -> str:
 
 def shortened(text: str) -> str:
     """Return the text, or its beginning with a hash of the rest if a file name cannot hold it."""
-    if len(quoted(text)) <= _MOST:
+    if len(quoted(text)) <= _MAX_READABLE:
         return text
-    return unquote(re.sub("%.?$", "", quoted(text)[:_MOST]), errors="ignore") + f"-{hashed(text)}"
+    return unquote(re.sub("%.?$", "", quoted(text)[:_MAX_READABLE]), errors="ignore") + f"-{hashed(text)}"
 
 
 def hashed(text: str) -> str:

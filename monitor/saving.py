@@ -17,12 +17,12 @@ from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-_SILENT = 120.0  # seconds between two saves without news: the observed time is saved too
+_MAX_SAVE_INTERVAL = 120.0  # seconds between two saves without news: the observed time is saved too
 _STUCK = 2.0  # seconds of writing after which the disk counts as hanging
 _LAST = 2.0  # maximum seconds of the last save
 _INTERVAL = 1.0  # seconds between two saves of a small state
 _BYTES_PER_SECOND = 250e3  # average load on a shared disk
-_SHARE = 4000  # seconds between two saves per second of the loop's time that a save takes
+_MIN_INTERVAL_FACTOR = 4000  # seconds between two saves per second of the loop's time that a save takes
 _LONGEST = 60.0
 
 
@@ -33,7 +33,7 @@ def pause_after(size: int, seconds: float) -> float:
     of the loop's time (20 s between two saves of 50 runs), but it is saved at least once a minute. After a crash, lines
     after the saved offset are read again.
     """
-    return max(_INTERVAL, min(_LONGEST, max(size / _BYTES_PER_SECOND, _SHARE * seconds)), 20 * seconds)
+    return max(_INTERVAL, min(_LONGEST, max(size / _BYTES_PER_SECOND, _MIN_INTERVAL_FACTOR * seconds)), 20 * seconds)
 
 
 class Saving:
@@ -111,7 +111,7 @@ class Saving:
         began = self._clock.monotonic()
         waited = began - self._offered_at
         self._stuck = busy and waited > _STUCK
-        if waited >= _SILENT and any(run.state.live for run in self._core.runs.values()):
+        if waited >= _MAX_SAVE_INTERVAL and any(run.state.live for run in self._core.runs.values()):
             self._core.changed = True
         due = waited >= _INTERVAL if self._core.save_soon else began >= self._due_at
         if busy or not (due and self._core.changed):  # a slow disk gets no further save

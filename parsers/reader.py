@@ -31,7 +31,7 @@ _MALFORMED = 500  # maximum characters of a line in a report about malformed lin
 _KEY_LINES = 120  # lines of a private key of 16,384 bits
 _BYTE_ORDER = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
 """Byte order marks of UTF-16 and UTF-8. The NULs of UTF-16 are dropped like those of holes (lines.py)."""
-_SHORT = 1000  # maximum bytes of a line that is remembered
+_MAX_REMEMBERED = 1000  # maximum bytes of a line that is remembered
 _Said: TypeAlias = tuple[str, Event | Spanned | Gatherer]
 """The name of a rule and its answer."""
 
@@ -340,7 +340,7 @@ def _segments(raw: bytes) -> tuple[tuple[str, Line], ...]:
     """Return the part of each writer in a physical line, secrets masked (empty if there are none), and the same without
     prefixes. Every rank prints the same traceback, so short lines are remembered.
     """
-    return _short_segments(raw) if len(raw) <= _SHORT else _short_segments.__wrapped__(raw)
+    return _short_segments(raw) if len(raw) <= _MAX_REMEMBERED else _short_segments.__wrapped__(raw)
 
 
 @lru_cache(maxsize=512)

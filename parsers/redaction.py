@@ -40,7 +40,7 @@ _TERMS: Final = BytesAhoCorasick(list(_ROWS))
 
 _MAY_NAME: Final = re.compile("[=:@ ]|[A-Za-z0-9]{16}|(?:glpat|xox.|sk)-")
 """A file name without a match contains no secret. There may be 100,000 names."""
-_TIMES: Final = 16  # maximum passes over the patterns: masking one secret may reveal the next
+_MAX_PASSES: Final = 16  # maximum passes over the patterns: masking one secret may reveal the next
 _IN_KEY: Final = re.compile(rb"(?P<head>^|[\s:\]|])[A-Za-z0-9+/=]{16,100}(?=\s{0,9}$)")
 
 
@@ -73,7 +73,7 @@ def masked(text: str) -> str:
     hits = _TERMS.find_matches_as_indexes(f"{text} {text.lower()}".encode("utf-8", "replace"), overlapping=True)
     found = text
     patterns = [_PATTERNS[row][1] for row in sorted({row for index, _, _ in hits for row in _ROWS_OF[index]})]
-    for _ in range(_TIMES):
+    for _ in range(_MAX_PASSES):
         before = found
         for pattern in patterns:
             found = pattern.sub(lambda match: match["head"] + MASK, found)

@@ -29,7 +29,7 @@ _ORDER = (
 _CODE = (arguments, batch, hf_settings, hf_trainer, megatron, megatron_reports, mpich, torchrun, tracebacks, unread)
 _FILES = {log_format.name: log_format for log_format in built_in()}
 _MODULES = {module.__name__.rpartition(".")[2]: module for module in _CODE}
-_OWN: tuple[Rule, ...] = tuple(
+_CODE_RULES: tuple[Rule, ...] = tuple(
     rule
     for name in _ORDER
     for rule in (
@@ -43,10 +43,10 @@ def rules_with(own: Sequence[Format]) -> tuple[Rule, ...]:
     """Return the rules of all formats. A user's format replaces a built-in format of the same name."""
     names = {log_format.name for log_format in own}
     marks = rules_of((*own, *(log_format for name, log_format in _FILES.items() if name not in names)))
-    return (*marks, *(rule for log_format in own for rule in expressions_of(log_format, Guarded)), *_OWN)
+    return (*marks, *(rule for log_format in own for rule in expressions_of(log_format, Guarded)), *_CODE_RULES)
 
 
 RULES: tuple[Rule, ...] = rules_with(())
 CLOCK_RULES: tuple[Rule, ...] = (*RULES, *stamps.RULES)
 """The same rules, and after them rules for lines of which only the time is read."""
-GATHERERS = {rule.name: rule.opens for rule in _OWN if rule.opens is not None}
+GATHERERS = {rule.name: rule.opens for rule in _CODE_RULES if rule.opens is not None}

@@ -62,17 +62,17 @@ _CRI = re.compile(
 PARTIAL: Final = (b"stdout P ", b"stderr P ")
 """Text in a block of lines if a runtime has cut one of them."""
 _DOCKER = frozenset({"log", "stream", "time", "attrs"})
-_PART = 16_000  # characters: docker cuts at 16,384 bytes
-_TIMES = ("time", "timestamp", "@timestamp", "date", "__REALTIME_TIMESTAMP")
+_PART_LENGTH = 16_000  # characters: docker cuts at 16,384 bytes
+_TIME_FIELDS = ("time", "timestamp", "@timestamp", "date", "__REALTIME_TIMESTAMP")
 _PODS = ("pod_name", "podName", "pod")
 _CONTAINERS = ("container_name", "containerName", "container")
 _NODES = ("pod_node_name", "node_name", "nodeName", "host", "hostname", "_HOSTNAME")
-_DEEPEST = 3  # nested wrappers: Vector reads docker's files
+_MAX_NESTING = 3  # nested wrappers: Vector reads docker's files
 
 
 def bare(text: str) -> str:
     """Return the line as its program wrote it."""
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_NESTING):
         match = _BARE.match(text)
         if match is None:
             break
@@ -99,7 +99,7 @@ class Unwrapper(Struct, omit_defaults=True):
         prefix, pieces, found = "", list[str](), _fields(line) if line.startswith(b'{"') else None
         if found is None:
             return self._of_runtime(line, longest, number)
-        for _ in range(_DEEPEST):
+        for _ in range(_MAX_NESTING):
             fields, text = found
             whole = self._whole(fields, text, longest)
             pieces = [piece for text in whole for piece in re.split(r"\r?\n|\r", text.rstrip("\r\n"))]
@@ -148,10 +148,10 @@ class Unwrapper(Struct, omit_defaults=True):
             ended = text.endswith("\n")
             if ended:
                 self.ends = True
-            elif self.ends is None and len(text) < _PART and stream in self.parts:
+            elif self.ends is None and len(text) < _PART_LENGTH and stream in self.parts:
                 self.ends = False
                 lines.append(self.parts.pop(stream))
-            part = not ended and (self.ends is not False or len(text) >= _PART)
+            part = not ended and (self.ends is not False or len(text) >= _PART_LENGTH)
         text = self.parts.pop(stream, "") + text
         if part and len(text) < longest:
             self.parts[stream] = text
@@ -169,7 +169,7 @@ def apart(line: bytes, longest: int, moment: str) -> list[bytes] | None:
     fields, text = found
     tag, stream = fields.get("_p", fields.get("logtag")), fields.get("stream")
     if fields.keys() <= _DOCKER:
-        tag = "F" if text.endswith("\n") else "P" if len(text) >= _PART else None
+        tag = "F" if text.endswith("\n") else "P" if len(text) >= _PART_LENGTH else None
     if tag not in ("P", "F") or stream not in ("stdout", "stderr"):
         return [*(unwrapper.read(line, longest) or ()), *unwrapper.rest()]
     moment = _moment(fields) or moment
@@ -209,7 +209,7 @@ def _prefix(fields: dict[str, Any]) -> str:
 
 
 def _moment(fields: dict[str, Any]) -> str | None:
-    return _iso(next((fields[name] for name in _TIMES if name in fields), None))
+    return _iso(next((fields[name] for name in _TIME_FIELDS if name in fields), None))
 
 
 def _named(fields: dict[str, Any], names: tuple[str, ...]) -> str | None:

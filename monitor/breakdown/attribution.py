@@ -21,14 +21,14 @@ Cause = Literal[
 ]  # fmt: skip
 Scope = Literal["all", "one", "some", "unknown"]
 
-_SHARE = 0.6  # share of the added time from which a category is the cause
-_REST = 0.35  # share of the added time below which a category is not the cause
-_MOST = 1.6  # multiple of the added time above which the growth of parts is inconsistent
-_SURE = 3.0  # standard errors of a median that a growth must exceed
-_LINES = 3  # lines on each side: fewer prove nothing
-_MEDIAN = 1.2533  # standard error of a median over that of a mean, for a normal series
-_COVERED = 0.5  # share of the iteration's time that timers must measure before their absence proves anything
-_OWN = ("data", "compute", "optimizer")
+_CAUSE_SHARE = 0.6  # share of the added time from which a category is the cause
+_MAX_OTHER_SHARE = 0.35  # share of the added time below which a category is not the cause
+_MAX_SHARE = 1.6  # multiple of the added time above which the growth of parts is inconsistent
+_MIN_ERRORS = 3.0  # standard errors of a median that a growth must exceed
+_MIN_LINES = 3  # lines on each side: fewer prove nothing
+_MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, for a normal series
+_MIN_COVERED = 0.5  # share of the iteration's time that timers must measure before their absence proves anything
+_OWN_WORK = ("data", "compute", "optimizer")
 _WORK = ("data", "compute", "optimizer", "rollout", "reward", "logprobs", "sync", WHOLE, OUTSIDE)
 
 
@@ -70,14 +70,14 @@ def attribute(before: Profile, during: Profile, stages: int | None = None) -> At
     data.
     """
     added = during.seconds - before.seconds
-    out = Attribution("unknown", added=added, early=min(before.lines, during.lines) < _LINES)
+    out = Attribution("unknown", added=added, early=min(before.lines, during.lines) < _MIN_LINES)
     if out.early or added <= 0:
         return out
     grown = [_growth(part, before, during) for part in during.parts.keys() & before.parts.keys()]
-    if any(g.low > _MOST * added for g in grown):
+    if any(g.low > _MAX_SHARE * added for g in grown):
         return out  # the growth on all ranks exceeds the iteration: these are not parts of it
     out.grown = sorted((g for g in grown if g.high > 0.15 * added and g.part != OUTSIDE), key=lambda g: -g.high)
-    by_part = {g.part: g for g in grown if g.part != OUTSIDE or during.covered >= _COVERED}
+    by_part = {g.part: g for g in grown if g.part != OUTSIDE or during.covered >= _MIN_COVERED}
     _decide(out, by_part, before, during, stages)
     return out
 
@@ -87,9 +87,9 @@ def _decide(out: Attribution, by_part: dict[str, Growth], before: Profile, durin
     added = out.added
     work = [g for part in _WORK if _explains((g := by_part.get(part, _NONE)).high, added, g)]
     everywhere = [g for g in work if _explains(g.low, added, g)]
-    single = [g for g in work if g.low < _REST * added and g.part not in (WHOLE, OUTSIDE)]
+    single = [g for g in work if g.low < _MAX_OTHER_SHARE * added and g.part not in (WHOLE, OUTSIDE)]
     waiting = by_part.get("communication", _NONE)
-    waits = waiting.low >= _REST * added
+    waits = waiting.low >= _MAX_OTHER_SHARE * added
     if everywhere:
         if len(everywhere) == 1 and not waits:  # otherwise the parts do not add up
             _found(out, everywhere[0], before, during)
@@ -108,7 +108,7 @@ def _of_waiting(out: Attribution, by_part: dict[str, Growth], idle: bool, before
     if not _worked(by_part, out.added, ("data", "optimizer")) and _name_rank(out, before, during):
         out.cause, out.scope, out.part = "slow_rank", "one", "compute"
         out.timers = _timers_of("communication", before, during)  # the slowest stage hides it, and the waiting shows
-    elif idle and _explains(waiting.high, out.added, waiting) and not _worked(by_part, out.added, _OWN):
+    elif idle and _explains(waiting.high, out.added, waiting) and not _worked(by_part, out.added, _OWN_WORK):
         _found(out, waiting, before, during)
         everyone = during.across == "range" and _explains(waiting.low, out.added, waiting)
         out.cause, out.scope = ("network", "all") if everyone else ("communication", "unknown")
@@ -126,7 +126,7 @@ def _worked(by_part: dict[str, Growth], added: float, parts: tuple[str, ...]) ->
     """Return True if work grew by too much to exclude it and too little to be the cause. Then waiting is not the cause
     either.
     """
-    return any(g.high >= _REST * added for part, g in by_part.items() if part in parts)
+    return any(g.high >= _MAX_OTHER_SHARE * added for part, g in by_part.items() if part in parts)
 
 
 def _name_rank(out: Attribution, before: Profile, during: Profile) -> bool:
@@ -138,7 +138,7 @@ def _name_rank(out: Attribution, before: Profile, during: Profile) -> bool:
         return False
     rank = max(grown, key=lambda each: grown[each])
     share = grown[rank] / out.added
-    if not _SHARE <= share <= _MOST or median(grown.values()) >= _REST * out.added:
+    if not _CAUSE_SHARE <= share <= _MAX_SHARE or median(grown.values()) >= _MAX_OTHER_SHARE * out.added:
         return False
     out.rank, out.share = rank, share
     return True
@@ -151,11 +151,11 @@ def _growth(part: str, before: Profile, during: Profile) -> Growth:
 
 def _error(old: RankSpan, before: int, new: RankSpan, during: int) -> float:
     """Return the standard error of the difference of two medians."""
-    return _MEDIAN * math.sqrt(old.spread**2 / before + new.spread**2 / during)
+    return _MEDIAN_ERROR * math.sqrt(old.spread**2 / before + new.spread**2 / during)
 
 
 def _explains(seconds: float, added: float, growth: Growth) -> bool:
-    return _SHARE * added <= seconds <= _MOST * added and seconds > _SURE * growth.error
+    return _CAUSE_SHARE * added <= seconds <= _MAX_SHARE * added and seconds > _MIN_ERRORS * growth.error
 
 
 def _found(out: Attribution, growth: Growth, before: Profile, during: Profile) -> None:

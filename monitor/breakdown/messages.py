@@ -21,7 +21,7 @@ def advice_for(incident: str, of: str = "") -> str:
     return ADVICE.get((incident, of)) or ADVICE[incident, ""]
 
 
-_PART = {
+_PART_NAMES = {
     "compute": "compute", "communication": "communication", "data": "the data loader", "optimizer": "the optimizer",
     "rollout": "generation (rollout)", "reward": "scoring (rewards, advantages)",
     "logprobs": "log probabilities and values",
@@ -42,7 +42,7 @@ def sentence(found: Attribution) -> str:
     """
     if not found.part:
         return _unexplained(found)
-    text = f"{min(100.0, 100 * found.share):.0f} % of it in {_PART.get(found.part, found.part)}"
+    text = f"{min(100.0, 100 * found.share):.0f} % of it in {_PART_NAMES.get(found.part, found.part)}"
     text += _SCOPE[found.scope] if found.rank is None else f" on rank {found.rank}, the others wait for it"
     if found.cause == "communication":
         text += ": the network, or a slow rank that the others wait for"
@@ -59,7 +59,7 @@ def _unexplained(found: Attribution) -> str:
     if not found.grown:
         return "the log's timers do not explain it"
     parts = ", ".join(
-        f"{_PART.get(item.part, item.part)} {100 * item.high / found.added:.0f} %" for item in found.grown[:3]
+        f"{_PART_NAMES.get(item.part, item.part)} {100 * item.high / found.added:.0f} %" for item in found.grown[:3]
     )
     return f"the log's timers name no single cause: of the added time {parts}"
 

@@ -14,14 +14,14 @@ from msgspec import Struct, field
 
 from megatron_monitor.statistics.median import deviation, median
 
-_KEPT = 96
-_BEFORE = 24  # lines that must have shown the usual time
+_MAX_LINES = 96
+_MIN_LINES = 24  # lines that must have shown the usual time
 _LAST = 6
-_LONGEST = 48  # maximum lines that must agree
+_MAX_RUN = 48  # maximum lines that must agree
 # Probability of so many long lines in a row; they are not independent: with 1e-6 noisy loaders were reported ten times.
 _CHANCE = math.log(1e-12)
-_RUNS = 2  # times as many as ever were in a row
-_SURE = 4.0  # deviations of the lines before
+_RUN_FACTOR = 2  # times as many as ever were in a row
+_MIN_DEVIATIONS = 4.0  # deviations of the lines before
 _FLAP = 64  # lines; an episode that ended earlier was a flap
 StandsFor = Callable[[float], float]
 
@@ -60,12 +60,12 @@ class OutsideTime(Struct):
         """Add a line. Return True if the finding has changed. `stands_for`: seconds after which a ratio lasts."""
         lines, standing = self.lines, self.longer
         lines.append((iteration, *duration))
-        del lines[:-_KEPT]
-        count = min(_LONGEST, _LAST << self.flaps)
+        del lines[:-_MAX_LINES]
+        count = min(_MAX_RUN, _LAST << self.flaps)
         last = [seconds for _, seconds, _ in lines[-count:]]
         if standing is not None:
             return self._stands(standing, last if len(last) == count else [], iteration, stands_for)
-        if len(lines) < _BEFORE + count:
+        if len(lines) < _MIN_LINES + count:
             return False
         base = median([seconds for _, seconds, _ in lines[:-count]])
         if last[-1] <= base:  # every second line of a healthy run ends here
@@ -73,9 +73,9 @@ class OutsideTime(Struct):
         level, step = median(last), median([whole for _, _, whole in lines[:-count]])
         since = self._since((base + level) / 2)
         before, lasting = [seconds for _, seconds, _ in lines[:since]], len(lines) - since
-        if lasting < count or len(before) < _BEFORE or _is_usual(before, (base + level) / 2, lasting):
+        if lasting < count or len(before) < _MIN_LINES or _is_usual(before, (base + level) / 2, lasting):
             return False
-        if level - base < max(threshold * step, _SURE * deviation(before, base)):
+        if level - base < max(threshold * step, _MIN_DEVIATIONS * deviation(before, base)):
             return False
         self.longer, self.stood = LongerOutside(lines[since][0], at, base, level, step), 0
         self.longer.lasts = _lasts(self.longer, iteration, stands_for)
@@ -86,7 +86,7 @@ class OutsideTime(Struct):
         lines.
         """
         self.stood += 1
-        count = min(_LONGEST, _LAST << self.flaps)
+        count = min(_MAX_RUN, _LAST << self.flaps)
         if not last or self.stood < count or median(last) >= (standing.base + standing.level) / 2:
             lasted, standing.lasts = standing.lasts, standing.lasts or _lasts(standing, iteration, stands_for)
             return standing.lasts and not lasted
@@ -115,7 +115,7 @@ def _is_usual(before: list[float], middle: float, lasting: int) -> bool:
     for seconds in before:
         here = here + 1 if seconds > middle else 0
         longest, above = max(longest, here), above + (seconds > middle)
-    return lasting < _RUNS * longest or lasting * math.log((above + 1) / len(before)) > _CHANCE
+    return lasting < _RUN_FACTOR * longest or lasting * math.log((above + 1) / len(before)) > _CHANCE
 
 
 def ratio(found: LongerOutside) -> float:

@@ -16,7 +16,7 @@ KEPT = 16  # remembered saves of a run
 _LAST = 3
 _PREVIOUS_SAVES = 4  # saves that must have shown the usual time
 _LONGER = 1.33
-_BACK = 2  # saves nearer to the old level that end it
+_SAVES_TO_RESOLVE = 2  # saves nearer to the old level that end it
 
 
 class SlowSaves(Struct):
@@ -37,7 +37,7 @@ def updated(
     iterations, durations = list(saves), list(saves.values())
     if standing is not None:
         half = (standing.base + standing.level) / 2
-        return None if len(durations) >= _BACK and max(durations[-_BACK:]) < half else standing
+        return None if len(durations) >= _SAVES_TO_RESOLVE and max(durations[-_SAVES_TO_RESOLVE:]) < half else standing
     if len(durations) < _PREVIOUS_SAVES + _LAST or not seconds:
         return None
     base, level = median(durations[:-_LAST]), median(durations[-_LAST:])

@@ -6,10 +6,10 @@ from megatron_monitor.breakdown.account import TimerLine
 from megatron_monitor.breakdown.attribution import Attribution, attribute
 from megatron_monitor.breakdown.profile import OUTSIDE, Profile, profile
 
-_LINES = 48  # remembered lines: 32 before a shift, and at most 16 until it is detected
-_BEFORE = 32
-_DURING = 32  # lines after which the cause is final
-_LEARN = 16  # lines of the first profile of an attempt
+_MAX_LINES = 48  # remembered lines: 32 before a shift, and at most 16 until it is detected
+_LINES_BEFORE = 32
+_LINES_DURING = 32  # lines after which the cause is final
+_FIRST_LINES = 16  # lines of the first profile of an attempt
 
 
 class TimerWindow(Struct):
@@ -29,12 +29,12 @@ class TimerWindow(Struct):
     def add(self, line: TimerLine) -> None:
         """Add the timers of an iteration line. `trim` follows after the line's step was evaluated."""
         self.lines.append(line)
-        if self.first is None and len(self.lines) >= _LEARN:
+        if self.first is None and len(self.lines) >= _FIRST_LINES:
             self.first = profile(self.lines)
 
     def trim(self, further: int = 0) -> None:
         """Keep only the last lines, and `further` more."""
-        del self.lines[: -_LINES - further]
+        del self.lines[: -_MAX_LINES - further]
 
     def restart(self) -> None:
         """Start again for another attempt or batch size: earlier lines cannot be compared with later ones."""
@@ -42,14 +42,14 @@ class TimerWindow(Struct):
 
     def usual(self) -> Profile | None:
         """Return the profile of the present attempt."""
-        return self.first or profile(self.lines[-_BEFORE:])
+        return self.first or profile(self.lines[-_LINES_BEFORE:])
 
     def shifted(self, onset: int, *, drifted: bool = False, before: Profile | None = None) -> None:
         """Note that iterations are slower since `onset`. `before`: profile of other attempts, if it is compared with
         them.
         """
-        before_onset = [line for line in self.lines if line.iteration < onset][-_BEFORE:]
-        first = self.first if drifted or len(before_onset) < _LEARN else None
+        before_onset = [line for line in self.lines if line.iteration < onset][-_LINES_BEFORE:]
+        first = self.first if drifted or len(before_onset) < _FIRST_LINES else None
         usual = before or first or profile(before_onset)
         # a log with timers of saves only shows nothing about iterations
         self.before = usual if usual is not None and usual.parts.keys() - {OUTSIDE} else None
@@ -61,12 +61,12 @@ class TimerWindow(Struct):
 
     def explain(self, fresh: TimerLine | None, stages: int | None) -> bool:
         """Compare the lines since the onset with those before. Return True if the cause has changed."""
-        if self.before is None or self.onset is None or len(self.during) >= _DURING:
+        if self.before is None or self.onset is None or len(self.during) >= _LINES_DURING:
             return False
         source = self.lines if not self.during else [] if fresh is None else [fresh]
         last = self.during[-1].iteration if self.during else self.onset - 1
         known = len(self.during)
-        self.during += [line for line in source if line.iteration > last][: _DURING - known]
+        self.during += [line for line in source if line.iteration > last][: _LINES_DURING - known]
         if len(self.during) == known:
             return False
         during = profile(self.during)

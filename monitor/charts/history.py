@@ -21,9 +21,9 @@ Row = tuple[int | float | None, ...]
 AXIS = struct.Struct("=iiIIdd")  # first and last iteration, attempt, values that were not finite, first and last time
 AXIS_VALUES = 3  # fields of a row before its values
 QUAD = struct.Struct("=4f")  # low, high, sum, count
-_CROWDED = 4  # mean number of buckets per attempt below which attempts are merged
+_MIN_BUCKETS_PER_ATTEMPT = 4  # mean number of buckets per attempt below which attempts are merged
 _LAST_ITERATION = 2**31 - 1
-_LEAST, _LARGEST = -3.0e38, 3.0e38  # limits of float32
+_SMALLEST, _LARGEST = -3.0e38, 3.0e38  # limits of float32
 ABSENT = QUAD.pack(float("inf"), float("-inf"), 0.0, 0.0)
 _NAN = float("nan")
 
@@ -62,12 +62,12 @@ def _quad_of(values: Sequence[float | None]) -> tuple[bytes, int]:
         return ABSENT, 0
     low, high, total = min(present), max(present), sum(present)
     kept = present
-    if not (low >= _LEAST and high <= _LARGEST and total == total):  # a NaN may be missed by the first two
-        kept = [value for value in present if _LEAST <= value <= _LARGEST]
+    if not (low >= _SMALLEST and high <= _LARGEST and total == total):  # a NaN may be missed by the first two
+        kept = [value for value in present if _SMALLEST <= value <= _LARGEST]
         if not kept:
             return ABSENT, len(present)
         low, high, total = min(kept), max(kept), sum(kept)
-    return QUAD.pack(low, high, min(max(total, _LEAST), _LARGEST), len(kept)), len(present) - len(kept)
+    return QUAD.pack(low, high, min(max(total, _SMALLEST), _LARGEST), len(kept)), len(present) - len(kept)
 
 
 def _bounded(number: float | None) -> int:
@@ -85,7 +85,7 @@ def pairs_of(axis: bytes | bytearray) -> list[tuple[int, int | None]]:
         isolated = attempts[place : place + 2] != [attempts[place]] * 2
         pairs.append((place, None if isolated else place + 1))
         place += 1 if isolated else 2
-    if sum(two is None for _, two in pairs) <= len(attempts) // _CROWDED:
+    if sum(two is None for _, two in pairs) <= len(attempts) // _MIN_BUCKETS_PER_ATTEMPT:
         return pairs
     return [(one, one + 1 if one + 1 < len(attempts) else None) for one in range(0, len(attempts), 2)]
 
@@ -98,7 +98,7 @@ def halved(column: bytes | bytearray, pairs: Sequence[tuple[int, int | None]]) -
         if two is not None:
             other = quads[two]
             low, high = min(low, other[0]), max(high, other[1])
-            total, count = min(max(total + other[2], _LEAST), _LARGEST), count + other[3]
+            total, count = min(max(total + other[2], _SMALLEST), _LARGEST), count + other[3]
         out += QUAD.pack(low, high, total, count)
     return out
 
@@ -163,7 +163,7 @@ PARTS = (*CATEGORIES, UNTIMED)
 SPREADS = tuple(f"spread_{name}" for name in CATEGORIES)
 """Seconds from the fastest to the slowest rank, if the log prints both."""
 _TIMED = PARTS + SPREADS
-_WAITING = 64  # rows beyond a bucket that may wait: packed together they take half the time
+_MAX_WAITING_ROWS = 64  # rows beyond a bucket that may wait: packed together they take half the time
 
 
 class Track(Struct):
@@ -186,7 +186,7 @@ class Track(Struct):
         if rows and rows[-1][2] != row[2]:
             self.flush(names)
             self._close(len(rows), names)
-        elif len(rows) >= self.width + _WAITING:
+        elif len(rows) >= self.width + _MAX_WAITING_ROWS:
             self.flush(names)
         rows.append(row)
 

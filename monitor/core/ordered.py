@@ -24,7 +24,7 @@ HOLD = 2.0
 """Seconds that a line waits for earlier ones."""
 _HEARTBEATS = 20.0  # seconds that a late line waits: three heartbeats and their delay show that a clock was set back
 _ONLY_LATE = 10.0  # seconds in which only late lines come, as fast as they were written: then a clock was set back
-_MOST = 8 << 20  # maximum bytes that wait: half of a larger backlog is released
+_MAX_WAITING_BYTES = 8 << 20  # maximum bytes that wait: half of a larger backlog is released
 
 
 class Ordered(Struct):
@@ -77,7 +77,7 @@ class Ordered(Struct):
         if self.lines and self.lines[0][3] == inf:
             since = min(now, *(line[3] for line in self.lines))  # restored lines came before all later ones
             self.lines = [(*line[:3], since if line[3] == inf else line[3]) for line in self.lines]
-        if not self.lines or (now - self.lines[0][3] < HOLD and self.size < _MOST):
+        if not self.lines or (now - self.lines[0][3] < HOLD and self.size < _MAX_WAITING_BYTES):
             return [], 0
         first = self._first_held(now, shift, live=live)
         lines, held = self.lines[:first], self.lines[first:]
@@ -115,7 +115,7 @@ class Ordered(Struct):
             return many
         came, began = lines[first][3], _seconds(lines[first][0])
         if back <= 0.0:
-            if now == inf or self.size >= _MOST:
+            if now == inf or self.size >= _MAX_WAITING_BYTES:
                 return many
             if shift is not None and now - came < _HEARTBEATS:
                 return first

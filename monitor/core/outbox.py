@@ -23,7 +23,7 @@ from megatron_monitor.incidents import Transition
 
 _log = logging.getLogger(__name__)
 
-_CROWDED: Final = 500  # messages for one receiver that are kept as they are: every run of a large site, twice
+_MAX_UNTHINNED: Final = 500  # messages for one receiver that are kept as they are: every run of a large site, twice
 _BATCH: Final = 50  # messages given to a thread at once
 _UNSAVED: Final = 2.0  # maximum seconds that a message waits to be saved, if the disk hangs
 _FIRST, _LONGEST = 1.0, 60.0  # first and maximum seconds between retries of an unreachable receiver
@@ -115,7 +115,7 @@ class Outbox:
         lane, until = self._lanes.get(name), math.inf if last else now
         if lane is None or lane.handed or not lane.waiting or until < lane.due:
             return []
-        if len(lane.waiting) > _CROWDED:
+        if len(lane.waiting) > _MAX_UNTHINNED:
             self._thin(name, lane)
         blocked: set[tuple[str, str]] = set()
         chosen: list[PendingNotification] = []

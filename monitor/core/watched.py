@@ -17,7 +17,7 @@ from megatron_monitor.reading import own_rules
 from megatron_monitor.run.records import Experiment
 from megatron_monitor.snapshot import MonitorCounts
 
-_IDLE = 15.0  # seconds between two evaluations of a healthy run
+_MAX_EVALUATION_INTERVAL = 15.0  # seconds between two evaluations of a healthy run
 LOOK = 1.0
 """Seconds between two evaluations of other runs: progress timeouts are at least 60 s."""
 _NAMED = 100  # refused runs named in the log
@@ -72,7 +72,7 @@ class Watched:
 
     def due(self, now: float) -> list[Run]:
         """Return the runs to evaluate now: they have news, or a deadline of theirs has come."""
-        return [run for run in self.runs.values() if not now < run.next_check <= now + _IDLE]
+        return [run for run in self.runs.values() if not now < run.next_check <= now + _MAX_EVALUATION_INTERVAL]
 
     def next_check(self, run: Run, now: float) -> float:
         """Return when the run must be evaluated again without news: after 15 s without an open incident or a near
@@ -80,10 +80,10 @@ class Watched:
         """
         waits = run.book.open or run.book.pending or run.deferred or run.taken_early
         if run.historical and not waits:
-            return now + _IDLE
+            return now + _MAX_EVALUATION_INTERVAL
         if waits or not run.state.live or run.state.attempt.phase == "exiting":
             return now + LOOK
-        return min(now + _IDLE, max(now + LOOK, self.judge.idle_until(run)))
+        return min(now + _MAX_EVALUATION_INTERVAL, max(now + LOOK, self.judge.idle_until(run)))
 
     def _make_room(self, name: str, source: Source, now: float) -> bool:
         """Make room for a new run by dropping the ended run with the oldest progress.

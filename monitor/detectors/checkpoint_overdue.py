@@ -18,7 +18,7 @@ from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high
 
-_KEPT = 8  # remembered spans between saves
+_MAX_SPANS = 8  # remembered spans between saves
 _REGULAR = 1.1  # maximum ratio of the longest to the shortest span of a run that saves every N iterations
 
 
@@ -70,7 +70,7 @@ class CheckpointOverdue(Rule):
         if self.saves and self.last is not None and self.attempt == attempt.number and iteration > self.last:
             self.spans.append(iteration - self.last)
             self.span_seconds.append(self.seconds)
-            del self.spans[:-_KEPT], self.span_seconds[:-_KEPT]
+            del self.spans[:-_MAX_SPANS], self.span_seconds[:-_MAX_SPANS]
         self.last, self.seconds, self.attempt = iteration, 0.0, attempt.number
         self.saves += 1
         self.silent_until = iteration + (attempt.topology.save_interval or self._usual() or 0)

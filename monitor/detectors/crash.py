@@ -28,7 +28,7 @@ from megatron_monitor.run.nodes import blamed
 from megatron_monitor.run.records import AttemptEnd
 from megatron_monitor.run.state import Attempt, RunState
 
-_PROVED = 1.0  # seconds after the proof of an unconfirmed failure: lines of that moment may have the cause
+_AFTER_PROOF = 1.0  # seconds after the proof of an unconfirmed failure: lines of that moment may have the cause
 # Fields of a failure that become evidence.
 _REPORTED = ("failure", "message", "line", "rank", "node", "exit_code", "logged_at")
 
@@ -66,7 +66,7 @@ def due(state: RunState) -> float | None:
         return at + _STEP_BEFORE
     if found.certain:
         proved = found.certain_at or at
-        return at + _WAIT if proved <= at else max(at + _WAIT, proved + _PROVED)
+        return at + _WAIT if proved <= at else max(at + _WAIT, proved + _AFTER_PROOF)
     least = _WAIT
     if failure.failure == "python_exception" and not state.attempt.iterations:
         least = _FAILED_IMPORT if failure.optional else _STARTING
@@ -98,7 +98,7 @@ class Crash(Rule):
         if not state.live:
             return CLEAR
         if job_failed is not None and attempt.phase == "finished":
-            return _after_the_end(state, job_failed, next_check=_ahead(job_failed + _PROVED, now))
+            return _after_the_end(state, job_failed, next_check=_ahead(job_failed + _AFTER_PROOF, now))
         if (end := self._unreported(state)) is not None:
             return _replaced(end)
         if failure is None:

@@ -30,7 +30,7 @@ _STEADY = 0.2  # ratio of the smallest to the largest rise: a change of the data
 _STEP_NOISE = 4.0  # times the noise: a larger change between two blocks is a step
 _MEDIAN_NOISE = 1.2533  # standard error of a median over that of a mean, for white noise
 _MOST_ALIKE = 0.8  # maximum correlation of neighbours: more in 25 lines is the trend of the loss
-_LEARNED = 8  # blocks before the first evaluation
+_MIN_BLOCKS = 8  # blocks before the first evaluation
 
 
 _RISE = 0.03  # Minimum rise over the lowest block: every long run has smaller changes of the data.
@@ -122,7 +122,7 @@ class Divergence(Rule):
             elif risen < math.log1p(_CRITICAL) and min(levels) > self.rise.base:
                 self.rise.base = min(levels)  # a level that lasted for the whole memory is the new normal
             return True
-        if len(levels) < _LEARNED or levels[-1] <= levels[-2]:
+        if len(levels) < _MIN_BLOCKS or levels[-1] <= levels[-2]:
             return False
         changes = _differences(levels)
         rises = changes[-_RISES:]

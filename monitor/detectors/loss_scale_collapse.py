@@ -21,7 +21,7 @@ from megatron_monitor.statistics.series import ScaleSearch
 
 _BLOCKS = 16  # remembered blocks of a slow decline
 _DYNAMIC = 16.0  # an attempt that never had this scale did not fall to its minimum
-_SHORT, _LONG = 10, 50  # iterations within which halvings are counted
+_SHORT_SPAN, _LONG_SPAN = 10, 50  # iterations within which halvings are counted
 _ORDER = ("", "declining", "falling", "minimum", "exhausted")
 """Reasons, the worst last."""
 
@@ -33,7 +33,7 @@ _HALVINGS = 3
 _HALVINGS_SLOW = 4
 _MINIMUM = 1.0  # Smallest scale of Megatron and DeepSpeed by default. At twice this value one step is left.
 # Iterations without a further fall that end the incident. Doubling again takes thousands.
-_IDLE = 100
+_ITERATIONS_TO_RESOLVE = 100
 _BLOCK = 500  # Iterations whose median shows a slow decline: half the window after which a scale doubles.
 _DECLINE = 3.0  # Halvings between such medians: a 104B run sank 8-fold over 2,300 iterations before it broke.
 
@@ -129,13 +129,13 @@ class LossScaleCollapse(AttemptRule):
 
     def _fallen(self, at: float, iteration: int, every: int, fall: float) -> bool:
         self.falls.append((iteration, fall))
-        self.falls = [item for item in self.falls if item[0] > iteration - _LONG]
+        self.falls = [item for item in self.falls if item[0] > iteration - _LONG_SPAN]
         self.last_fall = iteration
-        recent = sum(halvings for when, halvings in self.falls if when > iteration - max(_SHORT, every))
+        recent = sum(halvings for when, halvings in self.falls if when > iteration - max(_SHORT_SPAN, every))
         lately = sum(halvings for _, halvings in self.falls)
         # one line of many iterations shows their net fall
-        needed = _HALVINGS + (every > _SHORT) + (every > _LONG)
-        if recent >= needed or lately >= _HALVINGS_SLOW + (every > _LONG):
+        needed = _HALVINGS + (every > _SHORT_SPAN) + (every > _LONG_SPAN)
+        if recent >= needed or lately >= _HALVINGS_SLOW + (every > _LONG_SPAN):
             return self._open(at, "falling", self.falls[0][0])
         return bool(self.reason)
 
@@ -172,7 +172,7 @@ class LossScaleCollapse(AttemptRule):
 
     def _calmed(self, iteration: int, level: float, minimum: float) -> bool:
         """Return True if this step ended the incident."""
-        if self.reason == "declining" or iteration - self.last_fall < _IDLE or _floor(level, minimum):
+        if self.reason == "declining" or iteration - self.last_fall < _ITERATIONS_TO_RESOLVE or _floor(level, minimum):
             return False
         self.reason, self.falls, self.before = "", [], 0.0
         self.highest = level

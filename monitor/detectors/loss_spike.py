@@ -50,8 +50,11 @@ _WINDOW = 128  # lines of the present normal, as in OLMo-core: enough for quarti
 _STRETCH = 32  # lines whose median is the level; the difference from the stretch before is the trend
 _LAG = 8  # lines between the two values of a difference: noise is uncorrelated and the trend is small
 _DECAY = 0.992  # factor of the largest healthy excess per update: it is remembered for some 2,000 lines
-_RAISED, _RAISED_NORM = 2.5, math.log(2.0)  # spreads of the previous loss, and grad norm beside it, that support a jump
-_HOLDS = 0.8  # share of the line before: noise falls back by half in a line, a spike does not
+_SUPPORTING_SPREADS, _SUPPORTING_NORM = (
+    2.5,
+    math.log(2.0),
+)  # spreads of the previous loss, and grad norm beside it, that support a jump
+_MIN_KEPT_SHARE = 0.8  # share of the line before: noise falls back by half in a line, a spike does not
 _RECENT = 50  # lines whose median shows whether the loss has recovered (training-monitors.md, 3.4)
 _CLIMB = 20  # lines per stretch; three stretches that rise one after the other are a climbing loss
 # Spikes that recovered by themselves climbed for 20 to 40 lines, to three times the loss in one of 20 runs of MLPerf
@@ -72,7 +75,7 @@ _NORM_FLOOR_TWICE = 4.0
 # Robust standard deviations in a single line. OLMo-core's 6 assume a normal distribution, but tails are heavier.
 _SPREADS = 10.0
 _RECORD_FACTOR = 2.0  # Times the largest excess of this run in normal operation: the tail is learned, not assumed.
-_TWICE = 0.6  # Share of these bars for two lines in a row without a clear fall, or for three lines in a row.
+_REPEATED_SHARE = 0.6  # Share of these bars for two lines in a row without a clear fall, or for three lines in a row.
 _RECOVERED = 0.02  # The loss has recovered within this of the earlier normal (or three spreads).
 # Iterations that a spike may take to recover before it is notified: spikes on record took 30 to 500.
 _PATIENCE = 200
@@ -124,7 +127,7 @@ class Trace(Struct):
         if self.level is not None:
             self.spread = max(own, least)
             learned = max(_SPREADS * self.spread, _RECORD_FACTOR * self.record)
-            self.bar, self.lower = max(floors[0], learned), max(floors[1], _TWICE * learned)
+            self.bar, self.lower = max(floors[0], learned), max(floors[1], _REPEATED_SHARE * learned)
 
 
 class Spike(Struct):
@@ -249,16 +252,21 @@ class LossSpike(Rule):
         if (high_loss or loss_before) and (high_norm or norm_before):
             return True
         if loss > self.loss.bar:
-            raised = norm > max(_RAISED_NORM, 4 * self.norm.spread) or self.last_excess > _RAISED * self.loss.spread
+            raised = (
+                norm > max(_SUPPORTING_NORM, 4 * self.norm.spread)
+                or self.last_excess > _SUPPORTING_SPREADS * self.loss.spread
+            )
             if raised or loss > max(math.log1p(_LOSS_ONLY), 2 * self.loss.bar):
                 return True
-        stays = (loss_before and high_loss >= _HOLDS * loss_before) or (norm_before and high_norm >= norm_before)
+        stays = (loss_before and high_loss >= _MIN_KEPT_SHARE * loss_before) or (
+            norm_before and high_norm >= norm_before
+        )
         return bool(stays) or lines + 1 >= CLOSED_BY
 
     def set_bars(self) -> None:
         """Update the normal from the known lines."""
         floor = math.log1p(_LOSS_FLOOR)
-        self.loss.learn((floor, _TWICE * floor), LOSS_SPREAD, constant=True)
+        self.loss.learn((floor, _REPEATED_SHARE * floor), LOSS_SPREAD, constant=True)
         floors = math.log(_NORM_FLOOR), math.log(_NORM_FLOOR_TWICE)
         self.norm.learn(floors, NORM_SPREAD, constant=False)
 

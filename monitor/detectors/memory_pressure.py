@@ -28,16 +28,16 @@ from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.series import Series
 
 _GIB = 2**30
-_CLEAR = 5.0  # times the spread of the reports around the line that must have been gained
-_SHARE = 4.0  # a leak must last for this fraction of the remaining time, so that a warm-up can end
+_MIN_GAIN_SPREADS = 5.0  # times the spread of the reports around the line that must have been gained
+_REMAINING_DIVISOR = 4.0  # a leak must last for this fraction of the remaining time, so that a warm-up can end
 
 
 # Share of the device: runs at 31.5 of 32 GB and 76 of 80 GB were called too close, and the next runs ran out of memory.
 _NEAR = 0.95
 _HOST_NEAR = 0.95  # Share of the host: IDEFICS exited by itself at this share before the kernel killed it.
 _POINTS = 200  # Reports before a slope is used.
-_SOON = 24 * 3600.0  # Seconds until the memory is full: a working day's notice is a warning,
-_NOW = 2 * 3600.0  # and a time in which a person must react is critical.
+_WARNING_SECONDS = 24 * 3600.0  # Seconds until the memory is full: a working day's notice is a warning,
+_CRITICAL_SECONDS = 2 * 3600.0  # and a time in which a person must react is critical.
 # Training time that a leak without urgency must last: fragmentation and caches end within hours.
 _SUSTAINED = 3 * 3600.0
 _FLATTENING = 0.75  # Slope of the last third over the slope of the first third. Below it the growth is flattening.
@@ -62,13 +62,13 @@ def _leak(kind: str, series: Series, least: float, room: float | None) -> Iterat
     if series.count < _POINTS:
         return
     slope, watched = series.slope(), series.times[-1] - series.times[0]
-    if slope <= 0 or slope * watched < max(least, _CLEAR * series.spread()):
+    if slope <= 0 or slope * watched < max(least, _MIN_GAIN_SPREADS * series.spread()):
         return
     third = len(series.times) // 3
     if series.slope(-third) < _FLATTENING * max(series.slope(0, third), slope):
         return
     full_in = room / slope if room is not None else None
-    if watched >= min(_SUSTAINED, math.inf if full_in is None else full_in / _SHARE):
+    if watched >= min(_SUSTAINED, math.inf if full_in is None else full_in / _REMAINING_DIVISOR):
         yield {"kind": kind, "slope": slope, "full_in": full_in, "reports": series.count}
 
 
@@ -199,11 +199,11 @@ def _urgency(attempt: Attempt, full_in: float | None) -> Severity:
     """Return warning if the memory is full before the run ends or its end is unknown, otherwise info."""
     if full_in is None:
         return "info"
-    if full_in <= _NOW:
+    if full_in <= _CRITICAL_SECONDS:
         return "critical"
     last, total, pace = attempt.latest.iteration, attempt.train_iterations, attempt.pace.baseline
     left = (total - last) * pace if total is not None and last is not None and pace is not None else None
-    return "info" if full_in > _SOON and left is not None and full_in > left else "warning"
+    return "info" if full_in > _WARNING_SECONDS and left is not None and full_in > left else "warning"
 
 
 def _leak_text(leak: dict[str, Any]) -> str:

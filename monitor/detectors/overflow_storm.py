@@ -23,7 +23,9 @@ from megatron_monitor.statistics.series import ScaleSearch
 _SPAN = 10  # iterations within which skipped steps are counted
 # Units of its last digit above which a norm is never equal to the one before by chance; 0.139 often is.
 _DIGITS = 1000.0
-_EQUAL = 6.0  # divided by the printed units of a norm: share of steps whose norm is equal by chance (measured: 4 to 8)
+_CHANCE_FACTOR = (
+    6.0  # divided by the printed units of a norm: share of steps whose norm is equal by chance (measured: 4 to 8)
+)
 _MOST_EQUAL = 0.6  # maximum of this share, for a norm of one digit
 _BY_CHANCE = 1e-5  # probability of such a row by chance
 
@@ -33,7 +35,7 @@ _SKIPPED = 3  # Within 10 iterations: in normal operation hysteresis lets two me
 # line reports whether one after the other.
 _SHARE = 0.3
 _CRITICAL = 0.8  # Share of skipped steps from which the run makes no progress.
-_IDLE = 20  # Iterations without a skipped step that end the storm.
+_ITERATIONS_TO_RESOLVE = 20  # Iterations without a skipped step that end the storm.
 
 
 def _chance_row(norm: float) -> int:
@@ -41,7 +43,7 @@ def _chance_row(norm: float) -> int:
     digit), 11 for 0.016.
     """
     units = int("".join(map(str, Decimal(repr(norm)).as_tuple().digits)))
-    return math.ceil(math.log(_BY_CHANCE) / math.log(min(_EQUAL / units, _MOST_EQUAL)))
+    return math.ceil(math.log(_BY_CHANCE) / math.log(min(_CHANCE_FACTOR / units, _MOST_EQUAL)))
 
 
 class OverflowStorm(AttemptRule):
@@ -167,7 +169,7 @@ class OverflowStorm(AttemptRule):
                 self.firing, self.since = True, at
                 self.onset = min(after for after, _ in (*self.overflows, *self.skips, (iteration, 0)))
             return True
-        over = self.firing and iteration - self.last_bad >= _IDLE
+        over = self.firing and iteration - self.last_bad >= _ITERATIONS_TO_RESOLVE
         if over:
             self.firing, self.worst = False, 0.0
         return over

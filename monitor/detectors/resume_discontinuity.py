@@ -17,7 +17,7 @@ from megatron_monitor.parsers.events import ProgramExited
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
-_KEPT = 1024  # remembered lines; the older half is thinned above it, because a schedule is smooth
+_MAX_LINES = 1024  # remembered lines; the older half is thinned above it, because a schedule is smooth
 
 
 class PrintedStep(NamedTuple):
@@ -39,8 +39,8 @@ class StepHistory(Struct):
         if self.lines and line.iteration <= self.lines[-1].iteration:
             return
         self.lines.append(line)
-        if len(self.lines) > _KEPT:
-            self.lines[: _KEPT // 2] = self.lines[: _KEPT // 2 : 2]
+        if len(self.lines) > _MAX_LINES:
+            self.lines[: _MAX_LINES // 2] = self.lines[: _MAX_LINES // 2 : 2]
 
     @property
     def interval(self) -> int:
@@ -81,7 +81,7 @@ _SLOPES = 3.0  # schedule steps by which skipped (overflowed) iterations may shi
 # Ratio to the schedule at this iteration: a resumed schedule repeats its digits, a lost one is far off.
 _LEARNING_RATE = 0.05
 _SAMPLES = 0.01  # Share of the consumed samples, beyond two batches: counters are exact, but a log may lack a line.
-_STANDS = 6 * 3600.0  # Seconds for which it is shown: what nobody corrected within six hours was intended.
+_SHOWN_SECONDS = 6 * 3600.0  # Seconds for which it is shown: what nobody corrected within six hours was intended.
 
 
 def _found(what: str, severity: Severity, text: str, **evidence: Any) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class ResumeDiscontinuity(Rule):
         if expected is not None and rate is not None and abs(rate - expected) <= 2 * _LEARNING_RATE * expected:
             self.found = [item for item in self.found if item["what"] != "learning rate"]
             return True
-        if self.found_at is None or step.at - self.found_at < _STANDS:
+        if self.found_at is None or step.at - self.found_at < _SHOWN_SECONDS:
             return False
         self.found = []  # `evaluate` reports nothing from now on
         return True
@@ -261,7 +261,7 @@ class ResumeDiscontinuity(Rule):
 
     def evaluate(self, state: RunState, now: float, _settings: RuleSettings) -> Finding:
         """Fire from the first line after the restart on."""
-        if not self.found or self.found_at is None or now - self.found_at >= _STANDS:
+        if not self.found or self.found_at is None or now - self.found_at >= _SHOWN_SECONDS:
             return CLEAR
         worst: Severity = max((item["severity"] for item in self.found), key=lambda name: RANK[name])
         texts = "; ".join(item["text"] for item in self.found)

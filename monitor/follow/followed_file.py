@@ -56,13 +56,13 @@ _IDLE_DIVISOR = 20.0  # a file silent for t seconds is looked at every t / 20: a
 _PAUSE_SPREAD = 0.1  # share by which pauses of files differ, so that files which fall silent together spread out
 # Seconds:
 _ROTATION = 1.0  # for which the old file is still read after a rotation: writers switch one after the other
-_GONE = 2.0  # of absence before a path is gone: a rotation leaves it absent between rename and create
+_ABSENT_SECONDS = 2.0  # of absence before a path is gone: a rotation leaves it absent between rename and create
 _RENAMED = 300.0  # of silence for which a renamed file, still open, is read under its old path
 _FAILURE_INTERVAL = 30.0  # between two tries at an unreadable file at most
 _CONFIRM = 3.0  # between two opens that prove a truncation on a network mount: an NFS client caches attributes for 3 s
 _HOLE = 2.0  # for which NULs before text may be filled on a network mount: clients write pages back in any order
 _FRESH = 60.0  # age by time stamp below which a file may be written again at any moment
-_SILENT = 60.0  # since the last growth, for which a file is looked at in time whatever the limit on looks
+_RECENT_GROWTH = 60.0  # since the last growth, for which a file is looked at in time whatever the limit on looks
 _RECHECK = 2.0  # for which the bytes before the offset are compared again: coarse time stamps may hide a change
 _RECHECK_LOCAL = 0.02  # the same for local time stamps with fractions of seconds, which tick every 10 ms or faster
 
@@ -182,7 +182,7 @@ class FollowedFile(Struct, eq=False):
             return now + settings.poll_interval
         idle = now - (self.changed_at if self.missing_since is None else self.missing_since)
         pause = min(max(idle / _IDLE_DIVISOR, settings.poll_interval), settings.idle_interval)
-        return now + (pause if self.has_grown and idle <= _SILENT else self._pause_within_budget(pause))
+        return now + (pause if self.has_grown and idle <= _RECENT_GROWTH else self._pause_within_budget(pause))
 
     def _pause_within_budget(self, pause: float) -> float:
         """Return a pause that keeps within the budget of looks, out of step with the other files."""
@@ -538,7 +538,7 @@ class FollowedFile(Struct, eq=False):
             return
         self.look_soon = True
         last = max(self.missing_since, self.changed_at) if links else self.missing_since
-        if now - last >= self._unless_once(_RENAMED if links else _GONE):
+        if now - last >= self._unless_once(_RENAMED if links else _ABSENT_SECONDS):
             self._finish(now, at, links)
 
     def _is_open_file_deleted(self) -> bool:

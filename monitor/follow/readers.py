@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 # Seconds:
 _OLD_FILES_SLICE = 0.25  # for which old files are read before the others are looked at again
-_LATE = 0.5  # by which a look may be late; then the runs of the mount are judged no further
+_MAX_DELAY = 0.5  # by which a look may be late; then the runs of the mount are judged no further
 _CATCH_UP = 10.0  # after unobserved time, for which a file with more to read keeps its mount unobserved at most
 _MIN_DISCOVERY_INTERVAL = 1.0  # between two walks if an unknown path has changed
 _FORGET_GONE = 86_400.0  # after which a deleted file that a pattern found is forgotten: names with dates add up
@@ -206,7 +206,7 @@ class MountReader:
         since, active_at = self._unobserved_since, self._active_at
         if since is not None:
             return now - since
-        return now - active_at if active_at is not None and now - active_at > _LATE else 0.0
+        return now - active_at if active_at is not None and now - active_at > _MAX_DELAY else 0.0
 
     def overdue_seconds(self, now: float) -> float:
         """Return for how long a due file has waited for its look. Any thread may call."""

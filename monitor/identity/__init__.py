@@ -37,8 +37,8 @@ from megatron_monitor.run.restarts import JOB_VARIABLE
 from megatron_monitor.run.steps.copies import Report
 
 _EARLY: Final = 64  # first steps that are kept of a stream
-_LINES: Final = 8  # first step lines that are kept as digests
-_SURE: Final = 2  # different steps after which two streams count as different
+_MAX_LINE_DIGESTS: Final = 8  # first step lines that are kept as digests
+_MIN_DIFFERENT_STEPS: Final = 2  # different steps after which two streams count as different
 
 
 Values: TypeAlias = tuple[str | float | int | None, ...]
@@ -126,7 +126,7 @@ class StreamIdentity(Struct, omit_defaults=True, gc=False):
         self.rank = event.rank if self.rank is None else self.rank
         if len(self.early) < _EARLY and (report := report_of(event)) is not None:
             self.early.setdefault(*report)
-            if len(self.lines) < _LINES and event.kind != TrainerProgressed.kind:
+            if len(self.lines) < _MAX_LINE_DIGESTS and event.kind != TrainerProgressed.kind:
                 self.lines += (crc32(raw if isinstance(raw, bytes) else raw.encode()),)
 
     @property
@@ -197,7 +197,7 @@ def differs(one: str, other: str) -> bool:
 def relation(one: StreamIdentity, other: StreamIdentity, seen: Seen, *, replicas: bool = False) -> Verdict:
     """Return the relation of two streams. `seen`: later steps of `other`; `replicas`: the paths show one attempt."""
     equal, unequal = _compared(one, other, seen)
-    if unequal >= _SURE and unequal > equal:
+    if unequal >= _MIN_DIFFERENT_STEPS and unequal > equal:
         ranks = None not in (one.rank, other.rank) and one.rank != other.rank  # each rank prints its own loss
         return "ranks" if ranks or (replicas and not are_set_up_apart(one, other)) else "another"
     if equal and (not unequal or equal > unequal):

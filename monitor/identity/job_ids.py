@@ -11,7 +11,7 @@ from megatron_monitor.scalars import compiled
 
 _ID: Final = lazy(r"[1-9]\d{0,9}(?:_\d{1,9})?", re.ASCII)
 # slurm-1234.out, slurm-1234_7.out: Slurm's own names, `slurm-%j.out` and `slurm-%A_%a.out`
-_OWN: Final = lazy(r"slurm[-_]([1-9]\d{0,9}(?:_\d{1,9})?)\.\w{1,8}", re.ASCII)
+_SLURM_NAME: Final = lazy(r"slurm[-_]([1-9]\d{0,9}(?:_\d{1,9})?)\.\w{1,8}", re.ASCII)
 # 1234.out, tr11-176B-1234.log, train.o1234, job_1234_7.err: the last number of the stem. A node's name may follow it:
 # train-1234-node03.out, and train-1234-nid006149.out from `%x-%j-%N`
 _LAST: Final = lazy(
@@ -38,7 +38,7 @@ def by_pattern(path: str, pattern: str) -> str:
 
 def own_form(path: str) -> str:
     """Return the id in a name that Slurm itself gives to a job's output."""
-    return valid(_first(_OWN, path.rpartition("/")[2]))
+    return valid(_first(_SLURM_NAME, path.rpartition("/")[2]))
 
 
 def last_number(path: str) -> str:

@@ -17,7 +17,7 @@ from megatron_monitor.receiver.wire import WireError
 
 _TEXTS = ("message", "log", "line", "MESSAGE", "msg", "body")
 _HEADERS = methodcaller("headers")  # a direct call crashes Python 3.11 in warm code if a name is not UTF-8
-_TIMES = ("timestamp", "@timestamp", "time", "date")
+_TIME_FIELDS = ("timestamp", "@timestamp", "time", "date")
 
 
 def headers_of(message: object) -> dict[str, str]:
@@ -79,7 +79,7 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, str]:
 
 def _stamp(fields: dict[str, Any]) -> int:
     """Remove the fields with the agent's time (ISO 8601, or seconds); return Unix nanoseconds, 0 without a time."""
-    for name in _TIMES:
+    for name in _TIME_FIELDS:
         value = fields.pop(name, None)
         if isinstance(value, int | float) and 1e9 < value < 1e10:
             return round(value * 1e6) * 1000

@@ -5,14 +5,14 @@ from typing import Any
 
 from megatron_monitor.model.tables import rows_of
 
-_PLACES = (
+_PLACE_WORDS = (
     "path", "dir", "file", "port", "addr", "host", "name", "save", "load", "log", "wandb", "tensorboard", "rank", "url",
     "project", "comment", "iteration", "job", "id",
 )  # fmt: skip
 """Words in the names of arguments that are places: places differ between any two runs."""
 _UNSET = frozenset({"None", "none", "False", "", "[]", "{}"})
-_MOST = 400  # remembered arguments of an attempt; dumps have 100 to 400 that are set
-_LONGEST = 100  # maximum characters of a value
+_MAX_ARGUMENTS = 400  # remembered arguments of an attempt; dumps have 100 to 400 that are set
+_MAX_VALUE_LENGTH = 100  # maximum characters of a value
 
 Changes = list[tuple[str, str, str]]
 """(argument, its value before, its value now). "": not set."""
@@ -20,7 +20,7 @@ Changes = list[tuple[str, str, str]]
 
 def is_place(name: str) -> bool:
     """Return True if an argument is a place rather than a property of the training."""
-    return any(part in _PLACES for part in name.lower().replace("-", "_").split("_"))
+    return any(part in _PLACE_WORDS for part in name.lower().replace("-", "_").split("_"))
 
 
 def is_set(value: object) -> bool:
@@ -33,7 +33,7 @@ def is_set(value: object) -> bool:
 def model_arguments(values: Mapping[str, str]) -> dict[str, str]:
     """Return the remembered part of a dump, bounded: arguments that are set and are not places."""
     found = {name: value for name, value in values.items() if is_set(value) and not is_place(name)}
-    return {name: value[:_LONGEST] for name, value in list(found.items())[:_MOST]}
+    return {name: value[:_MAX_VALUE_LENGTH] for name, value in list(found.items())[:_MAX_ARGUMENTS]}
 
 
 def changed_arguments(before: Mapping[str, str], now: Mapping[str, str]) -> Changes:

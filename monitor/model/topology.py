@@ -120,7 +120,7 @@ _PRECISIONS = (
     ("float32", "fp32"), ("fp32", "fp32"),
 )  # fmt: skip
 _BATCH = frozenset({"global_batch_size", "micro_batch_size", "gradient_accumulation_steps"})
-_LEAST = {"zero_stage": 0, "eval_iters": 0}  # all others 1
+_MINIMUM = {"zero_stage": 0, "eval_iters": 0}  # all others 1
 NOMINAL_SIZES = frozenset({"MSIZE", "MODEL_SIZE"})
 """Variables with which job scripts name the model's size in billions."""
 _LARGEST_NOMINAL = 1e5  # billions
@@ -144,7 +144,7 @@ def sizes_from_arguments(values: dict[str, str]) -> dict[str, Any]:
     """Return the sizes in an arguments dump by field of Topology."""
     reported: dict[str, Any] = {}
     found = {name: _first(values, spellings) for name, spellings in arguments.ARGUMENTS["size"].items()}
-    reported |= {name: size for name, size in found.items() if size >= _LEAST.get(name, 1)}
+    reported |= {name: size for name, size in found.items() if size >= _MINIMUM.get(name, 1)}
     reported["own_batch"] = True if "global_batch_size" in reported else None
     if _flag(values, "group_query_attention") is False:
         reported.pop("query_groups", None)

@@ -11,7 +11,7 @@ from megatron_monitor.parsers.patterns import lazy
 
 MOST = 65_536
 """Maximum names: no cluster is larger, and `n[1-99999999]` in a log must not fill the memory."""
-_LONGEST = 1_000_000
+_MAX_TEXT = 1_000_000
 """Maximum characters of a list: 65,536 names of 15 characters each."""
 
 _NAME = lazy(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9_])?")
@@ -33,8 +33,8 @@ def is_node_name(text: str) -> bool:
 
 def expand(text: str) -> list[str]:
     """Return the names of a list, in its order, each once. Raises HostlistError, also for more than MOST names."""
-    if len(text) > _LONGEST:
-        raise HostlistError(f"a node list of {len(text)} characters; at most {_LONGEST} are read")
+    if len(text) > _MAX_TEXT:
+        raise HostlistError(f"a node list of {len(text)} characters; at most {_MAX_TEXT} are read")
     names: dict[str, None] = {}
     end = 0
     for item in _ITEM.finditer(text):

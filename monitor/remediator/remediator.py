@@ -35,7 +35,7 @@ EVERY: Final = 2.0
 """Seconds between two questions to the observer."""
 _AWAY: Final = 30.0  # seconds between two turns that mean a gap: the process was stopped, asleep or on a slow disk
 _OLD: Final = 15.0  # maximum age of facts in seconds: older ones come from an observer that hangs
-_KEPT: Final = 30 * 86400.0  # seconds for which an execution is kept
+_MEMORY_SECONDS: Final = 30 * 86400.0  # seconds for which an execution is kept
 _MAX_KEPT: Final = 500  # executions
 _RETRY: Final = 5.0  # seconds until a step that could not be done yet is retried
 _RETRIED_FOR: Final = 1800.0  # seconds of retries: a job ends slowly, a controller is being moved
@@ -271,7 +271,7 @@ class Remediator:
             elif step.outcome.startswith(NOT_DONE) and not made.dry_run:
                 self._count(made, step)
         self.record.last = made.number
-        kept = [one for one in self.record.executions if one.open or made.planned_at - one.planned_at < _KEPT]
+        kept = [one for one in self.record.executions if one.open or made.planned_at - one.planned_at < _MEMORY_SECONDS]
         self.record.executions = [*kept[-_MAX_KEPT:], made]
         self._close(made)
 

@@ -14,7 +14,7 @@ from megatron_monitor.source_clock import SilenceMeter
 _NAMES = {"cuda_oom": "OOM", "host_oom": "host OOM", "ecc": "ECC error", "nccl": "NCCL failure"}
 _AS_CALLED = ("time_limit", "preempted", "requeued", "node_failure", "killed", "stopped", "disk_full")
 # iterations of silence before an end that make it a hang, at least a minute, as in the rule `hang`
-_SILENT = 3.0
+_SILENT_ITERATIONS = 3.0
 _SILENT_AT_LEAST = 60.0  # seconds
 
 
@@ -93,7 +93,7 @@ def silent_before_end(state: RunState, tally: Tally) -> float | None:
     last = [source.last_at for source in tally.silences.values() if source.last_at is not None]
     silence = max(last) - max(moved) if moved and last else 0.0
     expected = _expected(state)
-    return silence if expected is not None and silence > max(_SILENT_AT_LEAST, _SILENT * expected) else None
+    return silence if expected is not None and silence > max(_SILENT_AT_LEAST, _SILENT_ITERATIONS * expected) else None
 
 
 def _expected(state: RunState) -> float | None:

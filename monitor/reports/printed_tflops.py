@@ -4,8 +4,8 @@ from megatron_monitor.charts.steady import AtSize
 from megatron_monitor.model import flops
 from megatron_monitor.run.state import RunState
 
-_VARIES = 0.02  # share of an iteration's FLOPs: more than the rounding of three digits of a rate and its time
-_WITHIN = (0.0, -0.25, 0.25, -0.5, 0.5, -0.75, 0.75, -1.0, 1.0)  # of the seconds' rounding, the printed value first
+_MAX_VARIATION = 0.02  # share of an iteration's FLOPs: more than the rounding of three digits of a rate and its time
+_ROUNDINGS = (0.0, -0.25, 0.25, -0.5, 0.5, -0.75, 0.75, -1.0, 1.0)  # of the seconds' rounding, the printed value first
 
 
 def explains(
@@ -21,7 +21,7 @@ def explains(
         return flops.EFFECTIVE  # the line names it
     found = (
         flops.explain_printed(printed, attempt.topology, seconds + share * rounding, batch, sequence)
-        for share in _WITHIN
+        for share in _ROUNDINGS
         if seconds + share * rounding > 0
     )
     return next((name for name in found if name), None) or attempt.tflops_formula
@@ -55,4 +55,4 @@ def _varies(steady: AtSize) -> bool:
         if len(seconds) == len(tflops)
         else []
     )
-    return len(work) > 1 and max(work) > (1 + _VARIES) * min(work)
+    return len(work) > 1 and max(work) > (1 + _MAX_VARIATION) * min(work)

@@ -84,7 +84,7 @@ def utilisation(state: RunState, configured_peak: float | None) -> tuple[float |
     return model if mfu is None else mfu, hardware if hfu is None else hfu
 
 
-_COVERED = 0.9  # of the productive time: stamps that cover less do not show the wall time
+_MIN_COVERED = 0.9  # of the productive time: stamps that cover less do not show the wall time
 _COPIED = 86400.0  # seconds: a log that is older when it is read is a copy, and the time since is unknown
 
 
@@ -105,7 +105,7 @@ def goodput(state: RunState, now: float | None = None) -> float | None:
             until = now if state.coverage.until is None else min(now, state.coverage.until)
             spans = [span + max(0.0, until - last) for span in spans]
     wall, productive = max(spans, default=0.0), state.productive_seconds
-    if productive <= 0 or wall < _COVERED * productive:
+    if productive <= 0 or wall < _MIN_COVERED * productive:
         return None
     return min(1.0, productive / wall)
 

@@ -8,8 +8,8 @@ from megatron_monitor.nodes.collectives import Missing
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
 
-_AGAIN = 30.0  # seconds between two reads: ranks write their dumps within half a minute of the first time-out
-_LOOKS = 20  # ten minutes: later dumps are not expected
+_READ_INTERVAL = 30.0  # seconds between two reads: ranks write their dumps within half a minute of the first time-out
+_MAX_READS = 20  # ten minutes: later dumps are not expected
 
 
 class DumpRequest(Struct, frozen=True):
@@ -53,7 +53,7 @@ def ask(state: RunState, looked: DumpChecks, patterns: Iterable[str], now: float
         looked.attempt, looked.at, looked.times, looked.dumps = attempt.number, float("-inf"), 0, 0
         if not troubled:
             attempt.dumped, attempt.dumped_stacks = None, {}
-    if not troubled or looked.times >= _LOOKS or now - looked.at < _AGAIN:
+    if not troubled or looked.times >= _MAX_READS or now - looked.at < _READ_INTERVAL:
         return None
     since = state.unix(state.progress_at if state.progress_at is not None else state.first_at)
     named = _named(patterns, state.name)

@@ -291,12 +291,15 @@ def _holds(row: Evidence) -> bool:
     return row.passed_at is None or row.sort in ("finished", "orderly") or _is_proof(row)
 
 
-_OWN = 2.5  # minimum strength of a cause
+_MIN_CAUSE_STRENGTH = 2.5  # minimum strength of a cause
 _STRENGTHS: tuple[tuple[Callable[[Evidence, FailureKind], bool], float], ...] = (
     (lambda row, _: row.sort == "exit", 0.0),  # a process ended
     (lambda row, kind: row.consequence and kind.bare, 1.0),  # ... because another one ended
     (lambda row, _: row.consequence, 2.0),  # it lost a peer
-    (lambda row, _: row.sort == "traceback" and (row.helper or not row.fatal), _OWN),  # may have been caught
+    (
+        lambda row, _: row.sort == "traceback" and (row.helper or not row.fatal),
+        _MIN_CAUSE_STRENGTH,
+    ),  # may have been caught
     (lambda row, _: row.sort != "traceback" and not row.fatal, 2.4),  # a line that may not belong to this end
     (lambda row, kind: row.pattern and kind.strength < 4.4, 4.4),  # a pattern of the site
     (lambda row, _: row.failure == "python_exception" and row.raised, 4.4),  # torchrun shows the first rank's message,
@@ -315,7 +318,7 @@ def strength(row: Evidence) -> float:
 
 def _is_own(row: Evidence) -> bool:
     """Return True if it is a cause, not only an end."""
-    return strength(row) >= _OWN and not row.helper
+    return strength(row) >= _MIN_CAUSE_STRENGTH and not row.helper
 
 
 def _leads(row: Evidence) -> tuple[int, bool, bool]:

@@ -21,8 +21,10 @@ from megatron_monitor.run.records import EventContext
 from megatron_monitor.run.restarts import count_failure, enter
 from megatron_monitor.run.state import Attempt, RunState
 
-_ACROSS = 3.0  # seconds by which lines of another host are late (acregmin of an NFS client): less than a crash waits
-_KEPT = 64  # evidence of an attempt, and as much again of watchdogs
+_HOST_DELAY = (
+    3.0  # seconds by which lines of another host are late (acregmin of an NFS client): less than a crash waits
+)
+_MAX_EVIDENCE = 64  # evidence of an attempt, and as much again of watchdogs
 _SKIPPED_FIELDS = {"at", "message", "line", "logged_at", "after", "count", "stream"}
 _WHAT = attrgetter(*(each.name for each in fields(Evidence) if each.name not in _SKIPPED_FIELDS))
 """The facts of a piece of evidence without its texts: equal facts are kept once."""
@@ -176,7 +178,7 @@ def keep(attempt: Attempt, row: Evidence) -> bool:
             return first is row or row.sort == "exit"
     rows.append(row)
     alike = [known for known in rows if (known.sort == "watchdog") == (row.sort == "watchdog") and known.failure]
-    if len(alike) > _KEPT:
+    if len(alike) > _MAX_EVIDENCE:
         rows.remove(min(alike, key=lambda known: (strength(known), -known.at)))
     return True
 
@@ -252,6 +254,6 @@ def pass_by(attempt: Attempt, at: float, stream: str = "", *, step: bool) -> Non
 
 def _still_holds(row: Evidence, ago: float, expected: float, *, elsewhere: bool, step: bool) -> bool:
     """Return True if the evidence may still indicate an end after later progress."""
-    if row.sort == "silence" or (elsewhere and ago <= _ACROSS):
+    if row.sort == "silence" or (elsewhere and ago <= _HOST_DELAY):
         return row.sort != "silence"
     return (ago <= expected or (row.sort == "done" and not step)) and not (step and row.passed_at is not None)

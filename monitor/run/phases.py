@@ -100,8 +100,8 @@ PROGRESS: dict[Phase, frozenset[type[Event]]] = {
 """Phase -> events that are progress. A line of kind `progress` of a user's format is progress in each phase."""
 
 
-_LATE = 5.0  # seconds for which Ray holds back equal lines of several processes
-_AFTER = ("training", "sync")
+_RAY_DELAY = 5.0  # seconds for which Ray holds back equal lines of several processes
+_PARTS_BEFORE_ROLLOUT = ("training", "sync")
 """Parts after which the next rollout may begin at once."""
 
 
@@ -133,7 +133,12 @@ class Parts:
 
     def is_late(self, part: str, phase: Phase, since: float, at: float) -> bool:
         """Return True if a line of `part` at `at` belongs to an earlier part. The present phase began at `since`."""
-        if part == phase or phase not in PARTS or at - since >= _LATE or (part == "rollout" and phase in _AFTER):
+        if (
+            part == phase
+            or phase not in PARTS
+            or at - since >= _RAY_DELAY
+            or (part == "rollout" and phase in _PARTS_BEFORE_ROLLOUT)
+        ):
             return False
         return self.implied or PARTS.index(part) < PARTS.index(phase)
 

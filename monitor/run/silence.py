@@ -14,8 +14,8 @@ from megatron_monitor.statistics.median import median
 SILENT_EVALUATION = "evaluating silently"
 SILENT_SAVE = "saving silently"
 GAPS_KEPT = 50  # silences of a kind (docs/development/incident-record.md, "Progress timeouts")
-_FEW = 5  # gaps, so that one or two hiccups do not matter
-_REMEMBERED = 86400.0  # seconds: saves are at most a day apart; a single failure of the storage is forgotten
+_MIN_GAPS = 5  # gaps, so that one or two hiccups do not matter
+_MEMORY_SECONDS = 86400.0  # seconds: saves are at most a day apart; a single failure of the storage is forgotten
 
 
 class Intervals(Struct):
@@ -31,7 +31,7 @@ class Intervals(Struct):
     @property
     def usual(self) -> float | None:
         """The median; None with fewer than five gaps."""
-        return median(self.values) if len(self.values) >= _FEW else None
+        return median(self.values) if len(self.values) >= _MIN_GAPS else None
 
     @property
     def longest(self) -> float | None:
@@ -56,7 +56,7 @@ class Silences(Struct):
     def forgive(self, kind: str, seconds: float, at: float) -> None:
         """Add a silence that was reported as a hang and ended in progress at the instant `at`."""
         known = self.forgiven.get(kind, [])
-        self.forgiven[kind] = [*(one for one in known if at - one[0] < _REMEMBERED), (at, seconds)][-GAPS_KEPT:]
+        self.forgiven[kind] = [*(one for one in known if at - one[0] < _MEMORY_SECONDS), (at, seconds)][-GAPS_KEPT:]
 
     def is_forgiven(self, kind: str, seconds: float) -> bool:
         """Return True if an equally long silence was reported as a hang before."""
@@ -80,4 +80,4 @@ class Silences(Struct):
         if not self.forgiven:
             return None  # fast path: called at every step
         known = [one for kind in kinds for one in self.forgiven.get(kind, ())]
-        return max((seconds for at, seconds in known if seconds <= most and now - at < _REMEMBERED), default=None)
+        return max((seconds for at, seconds in known if seconds <= most and now - at < _MEMORY_SECONDS), default=None)

@@ -25,7 +25,7 @@ TIMEOUT: Final = 20.0
 _MAX_WAITING: Final = 64  # calls: a minute with one call per second
 _BATCH: Final = 250  # jobs per call: half a second of a responsive controller
 _PROMPTS: Final = re.compile("^(?:scontrol: )+", re.MULTILINE)
-_GONE: Final = b"Invalid job id"
+_INVALID_JOB: Final = b"Invalid job id"
 VARIABLES: Final = {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 """Environment of clients whose output is parsed: times in Unix seconds, messages in English."""
 
@@ -69,7 +69,7 @@ def _answer(
     question: JobQuestion, finished: Finished, reply: SlurmJob | ReplyError | None, *, single: bool
 ) -> JobAnswered:
     """Return the part of a reply about this job. scontrol fails if it does not know one of many jobs."""
-    if reply is None and (_GONE in finished.errors or _GONE in finished.output):
+    if reply is None and (_INVALID_JOB in finished.errors or _INVALID_JOB in finished.output):
         return JobAnswered(question, problem=f"Slurm knows no job {question.job}", gone=True)
     if finished.message and (single or finished.code is None or reply is None):
         return JobAnswered(question, problem=finished.message)

@@ -44,7 +44,7 @@ _MEANINGS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
     **{part: (events.PartBegan, {"part": part}) for part in get_args(Part)},
 }
 """Meaning of a line -> its event, and the event's fields unless the line has them."""
-_REPEATED: Final = "x across cluster]"
+_RAY_REPEATS: Final = "x across cluster]"
 """Ray repeats equal lines of other processes up to five seconds later (`[repeated 3x across cluster]`). They are
 ignored.
 """
@@ -153,7 +153,7 @@ class LineReader:
         if self.spec.means == "failure":
             start = len(line.text) - len(line.text.lstrip())
             message = line.span((start, start + len(line.text.strip()[:500])), str)
-        if self.spec.means in get_args(Part) and _REPEATED in line.text:
+        if self.spec.means in get_args(Part) and _RAY_REPEATS in line.text:
             return []
         said = Spanned(self._made, {"head": dict(head), "found": read, "message": message} | line.origin_spans)
         return [said] if said.events() else []

@@ -16,7 +16,7 @@ from megatron_monitor.parsers.events import Event
 _MAX_BYTES = 4 << 20  # of remembered shapes; above it all are forgotten. A log of 500 MB has some thousand
 _LAYOUT = 1000  # bytes of a layout
 _MAX_SHAPE = 4000  # bytes; longer lines are rare (the longest real iteration line has 700) and searched each time
-_TRIES = 20  # lines of a shape after which no further layout is tried
+_MAX_TRIES = 20  # lines of a shape after which no further layout is tried
 _WIDTHS = re.compile(b"0+")
 _HOSTS = re.compile(b"|".join(name.encode().translate(SHAPE) + b":" for name in sorted(NOT_HOSTS)))
 
@@ -94,7 +94,7 @@ class Memo:
         """
         shape.tries += 1
         key = shape.key
-        if shape.tries > _TRIES or key not in self._shapes:
+        if shape.tries > _MAX_TRIES or key not in self._shapes:
             return
         if not all(self.scanner.rules[rule].by_shape for rule in shape.rules[:asked]):
             return

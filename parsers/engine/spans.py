@@ -28,8 +28,8 @@ _NUMBERS = re.compile(b"[0-9]+")
 _SMALL = re.compile(rb"\d{1,6}(?:\.\d{1,6})?(?:, \d{1,6}(?:\.\d{1,6})?)?")
 _WHOLE = re.compile(rb"[-+]?\d{1,15}")
 _PLAIN = re.compile(rb"[-+]?\d{1,15}(?:\.\d{1,20})?(?:[eE][-+]?\d\d?)?")
-_WIDEST = 15  # maximum digits of a number whose width may vary
-_REPEATED = 256  # remembered texts per converter: most lines repeat values such as memory sizes
+_MAX_DIGITS = 15  # maximum digits of a number whose width may vary
+_MAX_REMEMBERED = 256  # remembered texts per converter: most lines repeat values such as memory sizes
 
 
 class NoLayoutError(Exception):
@@ -150,7 +150,7 @@ class Layout:
         """Return the layout for a shape whose numbers have other widths. Raises NoLayoutError."""
         self._widths = widths = self._widths or _Widths(self._raw)
         numbers, other = _numbers(shape), Layout.__new__(Layout)
-        if any(end - start > _WIDEST for start, end in numbers):
+        if any(end - start > _MAX_DIGITS for start, end in numbers):
             raise NoLayoutError
         other._parts = [(rule, part.fitted(widths, numbers, shape)) for rule, part in self._parts]
         other.used, other.redrawn, other._used = self.used, self.redrawn, self._used
@@ -298,7 +298,7 @@ def _decoded(read: Convert) -> Callable[[bytes], Any]:
 
 @lru_cache(64)
 def _remembered(read: Convert) -> Callable[[bytes], Any]:
-    return lru_cache(_REPEATED)(lambda text: read(text.decode()))
+    return lru_cache(_MAX_REMEMBERED)(lambda text: read(text.decode()))
 
 
 def _same(value: Any, _text: bytes) -> Any:

@@ -19,10 +19,13 @@ sys.path.pop()
 
 SCALE = 20.0
 HASTENED = (
-    *((incident_events, name) for name in ("_SAME_RUN", "_SAME_CLUSTER", "_LONGEST", "_MISSED", "_BACK")),
+    *(
+        (incident_events, name)
+        for name in ("_SAME_RUN", "_SAME_CLUSTER", "_MAX_GROWTH_SECONDS", "_MISSED", "_AFTER_RESTART")
+    ),
     *((incidents, name) for name in ("_LINGERS", "_FOLLOWS")),
     (dispatch, "_ALERTS"),
-    (poster, "_AGAIN"),
+    (poster, "_RETRY_SECONDS"),
     (crash, "_WAIT"),
 )
 

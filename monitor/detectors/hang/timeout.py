@@ -87,8 +87,8 @@ _STEP_FACTOR = 1.5
 _USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50, newer GPUs more
 _MIN_TFLOPS = 4.0  # small models on a few GPUs and slow networks: 1.7 was seen (97 s per iteration, a line per 100)
 _CERTAIN = 2  # consecutive lines of one part that prove it: a late line comes alone
-_FEW = 5  # observed silences of a part, before its maximum is known
-_LONGEST = 7 * 86400.0  # maximum seconds of an expected gap: a larger printed number is not a duration
+_MIN_SILENCES = 5  # observed silences of a part, before its maximum is known
+_MAX_GAP = 7 * 86400.0  # maximum seconds of an expected gap: a larger printed number is not a duration
 _WORK = {SILENT_SAVE: "saving", SILENT_EVALUATION: "evaluating"}
 """Kind of silence without a line about its phase -> the phase."""
 
@@ -146,7 +146,7 @@ class _Phase:
     def timeout(self) -> Timeout:
         """Return the timeout within its bounds, and at least a silence that was reported as a hang and ended."""
         allowed, attempt = self.usual(), self.attempt
-        if allowed.expected is not None and allowed.seconds > (longest := max(_LONGEST, self.settings.minimum)):
+        if allowed.expected is not None and allowed.seconds > (longest := max(_MAX_GAP, self.settings.minimum)):
             allowed = Timeout(longest, None, "the longest that is learned")
         kinds = [attempt.phase] if attempt.silent_work is None else [attempt.phase, attempt.silent_work]
         most = max(map(self.most, kinds))
@@ -255,7 +255,7 @@ class _Phase:
     def with_rollout(self, expected: float) -> Timeout:
         """Return the timeout of steps with a rollout: a few steps do not show the maximum."""
         window, factor = self.attempt.pace.window, _TABLE["rollout"].factor or 1.0
-        if len(window) < _FEW:
+        if len(window) < _MIN_SILENCES:
             return self.first("evaluating", expected, "first default for steps that generate")
         return Timeout(factor * max(window), expected, f"{factor:g} x the longest step, which holds a rollout")
 
@@ -264,7 +264,7 @@ class _Phase:
         attempt, known, minimum = self.attempt, self.interval, self.settings.minimum
         first, trainer = attempt.first_iteration_seconds, attempt.step_source == "trainer"
         if first is None:
-            if trainer and len(self.silences.values("training")) >= _FEW:  # only dicts: no line has the step
+            if trainer and len(self.silences.values("training")) >= _MIN_SILENCES:  # only dicts: no line has the step
                 evaluating = self.first("evaluating")
                 return _longest(self.learned("training") or evaluating, self.learned("evaluating") or evaluating)
             return self.first("training", None, "no iteration time known yet")
@@ -357,7 +357,7 @@ class _Phase:
         """
         phase = self.attempt.phase
         longest, followed = self.silences.longest(phase), len(self.silences.values(phase))
-        if followed < _FEW:
+        if followed < _MIN_SILENCES:
             printed = self.attempt.parts.printed_with(phase)
             if printed is not None and printed > (longest or 0.0):
                 return printed, f"what {phase} took at most"

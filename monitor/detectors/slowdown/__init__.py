@@ -29,7 +29,7 @@ __all__ = ["Segment", "Slowdown", "SlowdownSettings", "before_hang", "ratio"]
 _WARM_UP = 3  # first iterations of an attempt that are skipped: compilation and caches make them up to 35 % slower
 # Compared with earlier attempts: another allocation of nodes differs by more than iterations do.
 _BETWEEN_ATTEMPTS = 0.04
-_FULL = 1.5  # limit of the sums, in multiples of the decision limit
+_SUM_LIMIT = 1.5  # limit of the sums, in multiples of the decision limit
 _TRACKS = 6  # remembered batch sizes of an attempt
 _SEGMENTS = 40  # remembered attempts
 
@@ -224,7 +224,7 @@ def _take(
     known, changed = track.value is not None, False
     # during a shift each step may end it
     suspect = SUM_LIMIT if memory.shift is None and memory.faster is None else 0.0
-    look = track.add(time, step.iteration, _FULL * SUM_LIMIT, suspect, 4 * settings.threshold, memory.stretch)
+    look = track.add(time, step.iteration, _SUM_LIMIT * SUM_LIMIT, suspect, 4 * settings.threshold, memory.stretch)
     if timed is not None:
         memory.window.add(timed)
     if track.value is None or not look:

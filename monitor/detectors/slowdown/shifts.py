@@ -17,21 +17,21 @@ _GROWING = 0.25
 # level.
 _SETTLING = 120.0
 _SETTLED = 0.1  # a shift that neither warm GPUs nor a preceding evaluation explain: none of those runs slowed by 10 %
-_ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps are within it, hiccups of 10 and 20 % are not
-_ALIKE = 0.15  # the same for four and more without the farthest
-_STILL = 3  # last iterations that must be slow for that; any of them may begin the return
-_BACK = 6  # iterations near the old level that resolve an incident
+_SIMILAR_THREE = 5.0  # spread of three residuals, in scales: steps are within it, hiccups of 10 and 20 % are not
+_SIMILAR = 0.15  # the same for four and more without the farthest
+_LAST_SLOW = 3  # last iterations that must be slow for that; any of them may begin the return
+_ITERATIONS_TO_RESOLVE = 6  # iterations near the old level that resolve an incident
 _LASTING = 12  # iterations, all but two of them slow, that are reported however uneven they are
 _SAME_SHIFT = 100  # steps after a shift in which a further one is the same problem: clocks fall step by step
-_HEAVY = 3.0  # scales; a larger shift is also compared with the slow stretches of the level
+_LARGE_SHIFT = 3.0  # scales; a larger shift is also compared with the slow stretches of the level
 _STRETCH = 2  # a stretch of so many slow steps is a hiccup, which the conditions of a shift cover
 _CHANCE = 1e-4  # probability of a stretch that long if slow steps come independently
-_LONG = 96  # lines: a slow stretch of so many is reported whatever came before
+_LONG_STRETCH = 96  # lines: a slow stretch of so many is reported whatever came before
 # Maximum lines per flap. A shift that ended soon is a flap. A further one must last as long, after two flaps four times
 # and after three nine times as long.
 _FLAP = 32
 _FLAPS = 8  # remembered flaps
-_IDLE = 4  # of the lines that end the slowdown of a run with flaps, one in so many may still be slow
+_SLOW_DIVISOR = 4  # of the lines that end the slowdown of a run with flaps, one in so many may still be slow
 UNITS = 1.5  # printed units that a shift must exceed, or else it must last:
 _UNIT_LASTING = 12  # so many lines at the next printed value, with none before
 _FASTER_SHOWN = 50  # iterations for which "faster" is shown
@@ -50,7 +50,7 @@ def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, setting
         if not shift.lines % levels.DRIFT:
             level = median_high(track.values[-levels.DRIFT :])  # during the return it stays the same
             shift.level = level if level - shift.base > math.log1p(settings.threshold) else shift.level
-        if shift.lines >= _BACK and _is_back(memory, track, shift, settings):
+        if shift.lines >= _ITERATIONS_TO_RESOLVE and _is_back(memory, track, shift, settings):
             _return(memory, track, shift)
             return True
     changed = shift is not None and shift.stood is not stood
@@ -79,7 +79,7 @@ def _stands(memory: SlowdownMemory, track: Level, shift: Shift, step: Step, sett
     seconds = shift.lines * memory.stretch * step.interval * math.exp(shift.level)
     if seconds < settings.stands_for(math.exp(shift.level - shift.base)):
         return False
-    return min(track.values[-_STILL:]) - shift.base > (shift.level - shift.base) / 2
+    return min(track.values[-_LAST_SLOW:]) - shift.base > (shift.level - shift.base) / 2
 
 
 def _watch_drift(memory: SlowdownMemory, track: Level, iteration: int, at: float) -> bool:
@@ -92,7 +92,7 @@ def _watch_drift(memory: SlowdownMemory, track: Level, iteration: int, at: float
         return False
     if memory.flaps:  # the level of a run with flaps has drifted when nearly all steps of a longer time are slow
         last = track.values[-min(_NORMAL, levels.DRIFT << len(memory.flaps)) :]
-        if sum(x - track.best <= drift / 2 for x in last) > len(last) // _IDLE:
+        if sum(x - track.best <= drift / 2 for x in last) > len(last) // _SLOW_DIVISOR:
             return False
     memory.shift = Shift(iteration, at, track.best, track.best + drift, "drift")
     return True
@@ -104,14 +104,14 @@ def _is_back(memory: SlowdownMemory, track: Level, shift: Shift, settings: Slowd
     """
     scale = shift.before.scale if shift.before is not None else track.scale
     reach = max(0.8 * math.log1p(settings.threshold), scale, (track.unit or 0.0))
-    count = max(_BACK, needed(track.scale, settings.threshold))
+    count = max(_ITERATIONS_TO_RESOLVE, needed(track.scale, settings.threshold))
     if shift.reason == "drift":
         count = levels.DRIFT
     count = min(_NORMAL, count << len(memory.flaps))
     if shift.lines < count or len(track.values) < count:
         return False
     last, half = track.values[-count:], (shift.level - shift.base) / 2
-    if memory.flaps and sum(x - shift.base > half for x in last) > count // _IDLE:
+    if memory.flaps and sum(x - shift.base > half for x in last) > count // _SLOW_DIVISOR:
         return False
     return median_high(last) - shift.base < min(half, reach)
 
@@ -139,7 +139,7 @@ def shifted(track: Level, count: int, threshold: float, sum_limit: float) -> flo
     if len(recent) >= 3:  # a large step needs no sum: three similar ones far beyond noise are enough
         last = sorted(recent[-3:])
         far = max(4 * threshold, 6 * scale)
-        if last[0] > far and last[2] - last[0] <= min(_ALIKE_THREE * scale, last[1] / 4):
+        if last[0] > far and last[2] - last[0] <= min(_SIMILAR_THREE * scale, last[1] / 4):
             return last[1]
     up = track.up >= sum_limit
     if not up and track.down < sum_limit:
@@ -157,7 +157,7 @@ def shifted(track: Level, count: int, threshold: float, sum_limit: float) -> flo
 def _alike(residuals: list[float], middle: float, scale: float) -> bool:
     """Return True if the residuals are close together, as at a new level. Hiccups in a burst differ from each other."""
     near = sorted(residuals, key=lambda residual: abs(residual - middle))[:-1]
-    return max(near) - min(near) <= max(4 * scale, _ALIKE * abs(middle))
+    return max(near) - min(near) <= max(4 * scale, _SIMILAR * abs(middle))
 
 
 def _is_usual(memory: SlowdownMemory, track: Level, size: float) -> bool:
@@ -167,9 +167,11 @@ def _is_usual(memory: SlowdownMemory, track: Level, size: float) -> bool:
     lasting, longest, share = track.slow_stretches(size / 2)
     if size < UNITS * (track.unit or 0.0) and size < UNITS * track.see_unit(levels.RECENT):
         return longest > 0 or lasting < _UNIT_LASTING
-    if lasting >= _LONG:
+    if lasting >= _LONG_STRETCH:
         return False
-    if size > _HEAVY * track.scale and share:  # the scale does not describe a tail: its own share and stretches do
+    if (
+        size > _LARGE_SHIFT * track.scale and share
+    ):  # the scale does not describe a tail: its own share and stretches do
         rare = lasting * math.log(share) <= math.log(_CHANCE)
         if not rare or (longest > _STRETCH and lasting <= longest):
             return True

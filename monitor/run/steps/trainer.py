@@ -23,9 +23,9 @@ from megatron_monitor.run.steps.sources import TrainerState
 
 _OF_TRAINING = ("", "train", "training")
 _INFERRED = 120.0  # seconds after which a bar without a heading counts as a training's
-_SLOW = 0.2  # minimum seconds per step of a training: reading and tokenising are faster
+_MIN_STEP_SECONDS = 0.2  # minimum seconds per step of a training: reading and tokenising are faster
 _DRAWINGS, _BARS = 64, 8  # remembered drawings of a possible training's bar, and such bars
-_BEFORE: frozenset[Phase] = frozenset({"starting", "loading", "first_iteration"})
+_SETUP_PHASES: frozenset[Phase] = frozenset({"starting", "loading", "first_iteration"})
 _OF_EVALUATION = ("", "eval", "evaluating", "evaluation", "validation", "predict", "prediction")
 
 
@@ -68,7 +68,7 @@ def _of_another(state: RunState, event: TrainerProgressed, context: EventContext
     trainer.drawn = event.step, event.total
     if event.description.lower() in _OF_TRAINING:
         trainer.bar = trainer.drawn
-    return moves and state.proven and attempt.phase in _BEFORE
+    return moves and state.proven and attempt.phase in _SETUP_PHASES
 
 
 def _begins_set_up(state: RunState, event: TrainerProgressed, context: EventContext) -> bool:
@@ -102,7 +102,12 @@ def _suppose(state: RunState, event: TrainerProgressed, context: EventContext) -
     if state.attempt.phase == "evaluating" and state.attempt.last_iteration is None:
         return  # of a prediction, under its heading
     drawn = _drawn(trainer, event, elapsed)
-    if len(drawn) < 2 or elapsed < _INFERRED or elapsed < _SLOW * event.step or event.total == trainer.total:
+    if (
+        len(drawn) < 2
+        or elapsed < _INFERRED
+        or elapsed < _MIN_STEP_SECONDS * event.step
+        or event.total == trainer.total
+    ):
         return
     trainer = (withdraw(state) if trainer.inferred else state.attempt).trainer
     trainer.inferred, trainer.total = True, event.total
