@@ -16,12 +16,12 @@ _ALL = {
         ("run", "", "Follow logs, judge the runs, serve metrics and the page."),
         ("top", "reports", "Show all runs in the terminal, the worst first."),
         ("advise", "advice", "Ask what to do with a run: wait, restart, stop or none."),
-        ("remediate", "remediator", "Act on Slurm jobs by the advice of the daemon: off until configured."),
+        ("remediate", "remediator", "Act on Slurm jobs by the daemon's advice. Off unless configured."),
     ),
     "Analyze": (
-        ("replay", "", "Judge finished logs on their own clock."),
-        ("report", "reports", "Make the benchmark table: one row a run."),
-        ("parse", "", "Print the events of logs as they stand."),
+        ("replay", "", "Evaluate finished logs by their own clock."),
+        ("report", "reports", "Make a benchmark table with one row per run."),
+        ("parse", "", "Print the events in logs."),
         ("explain", "", "Show which rule reads a line, or why none does."),
     ),
     "Set up": (
@@ -32,7 +32,7 @@ _ALL = {
         ("formats", "", "List the line formats that are built in, or print one's file."),
         ("export", "", "Write dashboards, rules, manifests and the configuration into a folder."),
         ("completion", "", "Print the script that completes commands in a shell."),
-        ("receive", "receiver", "Take logs that agents push over the network."),
+        ("receive", "receiver", "Receive logs that agents push over the network."),
         ("forward", "forward", "Follow logs and push their lines to a receiver elsewhere."),
     ),
 }

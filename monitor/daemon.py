@@ -272,7 +272,7 @@ class Daemon:
         try:
             self._apply(self._configure())
         except (ConfigError, ReloadError, OSError) as error:
-            _log.error("configuration not reloaded, the old one stays: %s", error)
+            _log.error("configuration not reloaded, the old one stays in use: %s", error)
             self._note_reload(successful=False)
         else:
             _log.info("configuration reloaded")

@@ -162,7 +162,7 @@ def give_up(book: IncidentBook, state: RunState, why: str, now: float) -> list[T
     out = []
     for kind, incident in list(book.open.items()):
         lasted = duration(max(0.0, now - incident.since))
-        shown = replace(incident, summary=f"no longer watched ({why}), {lasted} after it began: {incident.summary}")
+        shown = replace(incident, summary=f"no longer observed ({why}), {lasted} after it began: {incident.summary}")
         del book.open[kind]
         out.append(_transition(state, "resolved", shown, now))
     book.history.extend(out)

@@ -129,7 +129,7 @@ class LiveCore:
         late = max((max(one.unobserved_seconds, one.overdue_seconds) for one in mounts), default=0.0)
         self.core.read_until = min(now - late, self._taken_until)
         if self._follower is not None and not self._follower.alive:
-            raise RuntimeError("a reader thread has ended: its traceback is above")
+            raise RuntimeError("a reader thread ended: its traceback is above")
         self._evaluated_until = max(self._evaluated_until, min(now, self._taken_until))
         return self._evaluated_until
 

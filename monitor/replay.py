@@ -109,7 +109,7 @@ class Replay:
         yield from self.core.pass_until(self.now)
 
     def quarantined(self) -> dict[str, str]:
-        """Return run or file -> why the monitor's own code failed at it. Later lines were not evaluated."""
+        """Return run or file -> why an error in the monitor's own code. Later lines were not evaluated."""
         sources = {name: self.core.sources[name].failed for name in self._sources}
         found = {**{run.state.name: run.failed for run in self.core.runs.values()}, **sources}
         return {name: why for name, why in found.items() if why}

@@ -146,7 +146,7 @@ class Saving:
         self._core.outbox.changed = False
         self._saver.offer(self._core.parts(now))
         if not self._saver.wait(_LAST):
-            _log.warning("state not saved: the disk did not take it within %.0f s", _LAST)
+            _log.warning("state not saved: the write took longer than %.0f s", _LAST)
 
     def release(self) -> None:
         """Release the directory."""

@@ -89,7 +89,7 @@ class Store:
         with contextlib.suppress(FileExistsError):  # a dangling link, which is refused below
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.directory.is_symlink():
-            raise OSError(errno.ELOOP, "it is a link; name the directory itself")
+            raise OSError(errno.ELOOP, "it is a link; configure the directory itself")
         directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._locks.append(directory)
         try:
@@ -99,7 +99,7 @@ class Store:
             self._locks.append(file)
             self._locked = True
             if not self._take(file):  # a network file system without locks
-                _log.warning("state=%s cannot be locked; see that no other monitor uses it", self.directory)
+                _log.warning("state=%s cannot be locked; make sure that no other monitor uses it", self.directory)
         except BaseException:
             self.release()
             raise
@@ -157,7 +157,7 @@ class Store:
         except (OSError, StateInUseError) as error:
             self.failures += 1
             if self.failures == 1:
-                _log.warning("state=%s not saved: %s; watching goes on", self.path, error)
+                _log.warning("state=%s not saved: %s; the monitor continues", self.path, error)
             return False
         self.failures = 0
         if self._end > 2 * self._whole + _SLACK:
@@ -207,10 +207,10 @@ class Store:
             self._write_anew(found)
         except StateUnreadableError as error:  # another program damaged it
             self._end = 0
-            _log.warning("state=%s: %s; all of it is saved anew", self.path, error)
+            _log.warning("state=%s: %s; the whole state is saved again", self.path, error)
         except OSError as error:
             self._whole = self._end  # until it has doubled again
-            _log.warning("state=%s not written anew: %s; it grows on", self.path, error)
+            _log.warning("state=%s cannot be rewritten: %s; it continues to grow", self.path, error)
 
     def _write_anew(self, parts: Mapping[str, bytes | None]) -> None:
         temporary = self.path.with_suffix(".new")
@@ -266,7 +266,7 @@ def _read(stream: BinaryIO) -> tuple[dict[str, bytes], int, str]:
     except (ValueError, RecursionError) as error:
         raise StateUnreadableError("its header is no JSON") from error
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        raise StateUnreadableError("it is no state file of megatron-monitor")
+        raise StateUnreadableError("it is not a state file of megatron-monitor")
     version: int = header.get("version", 0)
     if isinstance(version, int) and version > VERSION:
         raise StateNewerError(f"it is of version {version}, this program reads {VERSION}")
@@ -279,7 +279,7 @@ def _read(stream: BinaryIO) -> tuple[dict[str, bytes], int, str]:
             found.update(parts)
             end = after
     except StateUnreadableError as error:
-        problem = f"{error}; what was saved behind that is read from the logs again"
+        problem = f"{error}; later content is read from the logs again"
     if not end:
         raise StateUnreadableError(problem or "it was cut")
     return {name: value for name, value in found.items() if value is not None}, end, problem

@@ -98,7 +98,7 @@ def advice_of(
         return replace(none, advice="wait", reason="the attempt has ended: its cause will be known in a few seconds")
     why = found[0].summary if found else "nothing is wrong"
     if state.lost or historical:
-        why = "its log cannot be read" if state.lost else "its log was old when the monitor first opened it"
+        why = "its log cannot be read" if state.lost else "its log was old when the monitor first read it"
     return replace(none, reason=why)
 
 

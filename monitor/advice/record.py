@@ -148,7 +148,7 @@ def summary(execution: Execution) -> str:
     """Return what an execution did, as one line."""
     dry_run = " (dry run)" if execution.dry_run else ""
     begin = f"remediation {execution.remediation}{dry_run}, {execution.incident}, job {execution.job or '-'}"
-    stop = "; no further restart: the last ones saved no new checkpoint" if execution.gave_up else ""
+    stop = "; no further restart: the last attempts saved no new checkpoint" if execution.gave_up else ""
     parts = []
     for step in execution.steps:
         if step.status == "dry_run":

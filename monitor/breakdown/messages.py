@@ -25,7 +25,7 @@ _PART_NAMES = {
     "compute": "compute", "communication": "communication", "data": "the data loader", "optimizer": "the optimizer",
     "rollout": "generation (rollout)", "reward": "scoring (rewards, advantages)",
     "logprobs": "log probabilities and values",
-    "sync": "handing the weights to the generator", "other": "timers of unknown names",
+    "sync": "sending the weights to the generator", "other": "timers of unknown names",
     WHOLE: "the forward and backward pass as a whole", OUTSIDE: "no timer at all",
 }  # fmt: skip
 _SCOPE = {
@@ -47,7 +47,7 @@ def sentence(found: Attribution) -> str:
     if found.cause == "communication":
         text += ": the network, or a slow rank that the others wait for"
     if found.part == WHOLE:
-        text += ": compute, the data loader or waiting, --timing-log-level 2 tells which"
+        text += ": compute, the data loader or waiting, --timing-log-level 2 shows which"
     if found.timers:
         text += " (" + ", ".join(f"{name} {old:.3g} s, now {new:.3g} s" for name, old, new in found.timers) + ")"
     return text
@@ -55,7 +55,7 @@ def sentence(found: Attribution) -> str:
 
 def _unexplained(found: Attribution) -> str:
     if found.early:
-        return "too few lines with timers have come yet to say why"
+        return "too few lines with timers to determine the cause yet"
     if not found.grown:
         return "the log's timers do not explain it"
     parts = ", ".join(
@@ -85,14 +85,12 @@ def evidence(found: Attribution | None, before: Profile | None) -> dict[str, Any
     return facts
 
 
-_NOT_KNOWN = (
-    "none are known of the program that wrote it; a profile of a few slow iterations (torch.profiler, py-spy) would"
-)
+_NOT_KNOWN = "a profile of a few slow iterations (torch.profiler, py-spy) can show it"
 
 
 def no_timers(format_name: str | None) -> str:
     """Return that the log prints no timers, and how the program can print them."""
-    return f"the log prints no timers that would tell why: {_timers(format_name)}"
+    return f"the log has no timers that show the cause: {_timers(format_name)}"
 
 
 def _timers(format_name: str | None) -> str:
@@ -105,4 +103,4 @@ def _timers(format_name: str | None) -> str:
 def of_ranks(format_name: str | None) -> str:
     """Return the option that distinguishes the ranks. Empty: the program has none."""
     known = BY_NAME.get(format_name or "")
-    return f"; {known.timers_of_ranks} tells which" if known is not None and known.timers_of_ranks else ""
+    return f"; {known.timers_of_ranks} shows which" if known is not None and known.timers_of_ranks else ""

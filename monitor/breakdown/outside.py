@@ -128,9 +128,9 @@ def sentence(found: LongerOutside) -> str:
     slow = found.step + found.level - found.base
     return (
         f"steps take {100 * (ratio(found) - 1):.1f} % longer from line to line since iteration {found.onset}: "
-        f"{slow:.4g} s instead of {found.step:.4g} s; all of it lies outside DeepSpeed's own clock "
-        f"({max(0.0, found.base):.3g} s before, now {found.level:.3g} s); look at the data loader first, which it does "
-        "not time, then at garbage collection, logging and other programs on the hosts"
+        f"{slow:.4g} s instead of {found.step:.4g} s; all of it is outside DeepSpeed's own clock "
+        f"({max(0.0, found.base):.3g} s before, now {found.level:.3g} s); check the data loader first, which it does "
+        "not time, then garbage collection, logging and other programs on the hosts"
     )
 
 

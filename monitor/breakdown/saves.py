@@ -52,7 +52,7 @@ def sentence(found: SlowSaves) -> str:
     """Return what happened and its cost."""
     return (
         f"saves take {found.level:.4g} s instead of {found.base:.4g} s since iteration {found.onset}, "
-        f"{100 * found.lost:.1f} % of the run's time; look at the file system of the checkpoints"
+        f"{100 * found.lost:.1f} % of the run's time; check the file system of the checkpoints"
     )
 
 

@@ -33,8 +33,8 @@ class Quarantine:
         if (component, name) not in self._reported:
             self._reported.add((component, name))
             self._counts.add("quarantined_total", component)
-            _log.error("%s=%r quarantined: the monitor's own code failed at it", component, name, exc_info=error)
-        return f"the monitor's own code failed at it ({type(error).__name__}: {one_line(str(error)[:_MESSAGE])})"
+            _log.error("%s=%r quarantined: an error in the monitor's own code", component, name, exc_info=error)
+        return f"an error in the monitor's own code ({type(error).__name__}: {one_line(str(error)[:_MESSAGE])})"
 
     def forget(self, component: Component, name: str) -> None:
         """Forget a failure, so that a later one is logged again."""

@@ -67,7 +67,7 @@ class Run(MonitoredRun):
     """What in `shown` is as new as the samples: 1: the page; 2: also charts and advice."""
     shown_state: str = ""
     failed: str = ""
-    """Why the monitor's own code failed at it: it is quarantined (quarantine.py)."""
+    """Why an error in the monitor's own code: it is quarantined (quarantine.py)."""
     failure_logged: bool = False
     logged: tuple[int, bool] = (-1, False)
     """What the monitor's log has of it: (number of the attempt, whether that ended)."""

@@ -66,7 +66,7 @@ class Source(Struct):
     new: bool = False
     """True: it appeared after the first search of its directory."""
     failed: str = ""
-    """Why the monitor's own code failed at it: it is quarantined until other content begins."""
+    """Why an error in the monitor's own code: it is quarantined until other content begins."""
     owner: int | None = None
     """User id of the file."""
     put_out: bool = False

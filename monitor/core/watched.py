@@ -95,14 +95,14 @@ class Watched:
             self._put_out([source])
             return False
         if (dropped := self.runs.make_room(busy)) is not None:
-            self._close(dropped, "it had ended, and another run needed its place", now)
+            self._close(dropped, "it had ended, and max_runs required its place", now)
             self.touch(dropped.log)
             self._put_out(self.sources.of_run(dropped.log))
             return True
         self.counts.add("runs_dropped_total", "refused")
         if name not in self._refused and len(self._refused) < _NAMED:
             self._refused.add(name)
-            _log.warning("run=%r is not watched: max_runs=%d other runs are live", name, self.config.max_runs)
+            _log.warning("run=%r is not monitored: max_runs=%d other runs are live", name, self.config.max_runs)
         return False
 
     def _put_out(self, sources: Sequence[Source]) -> None:
@@ -155,7 +155,7 @@ class Watched:
             self.transitions += do()
         except Exception as error:  # noqa: BLE001 - a failure is confined to this run
             why = self.quarantine.note("run", run.state.name, error)
-            run.failed = f"not watched until the monitor is restarted: {why}; the traceback is in the monitor's log"
+            run.failed = f"not monitored until the monitor is restarted: {why}; the traceback is in the monitor's log"
             run.state.lost = True
             self.request(run)
 

@@ -169,7 +169,7 @@ class CheckpointFailed(Rule):
                 changed = self._loop_done(state) or changed
                 break
             if save.attempt != state.attempt.number:
-                why = "the attempt ended while it was being saved: it may be partial"
+                why = "the attempt ended during the save: the checkpoint may be incomplete"
             else:
                 save.lines += 1
                 save.seconds += (step.printed_seconds or 0.0) * step.interval
@@ -193,7 +193,9 @@ class CheckpointFailed(Rule):
         """Fire until a later save completes. A run's end during a save is found once the run is known to have ended."""
         failed, since = self.failed, self.failed.at if self.failed else None
         if failed is None and (interrupted := self._ended_inside(state.attempt)) is not None:
-            failed = FailedSave(state.updated_at, interrupted, "the run ended inside: it may be partial", 1)
+            failed = FailedSave(
+                state.updated_at, interrupted, "the run ended during the save: the checkpoint may be incomplete", 1
+            )
         if failed is None:
             return CLEAR
         complete = state.learned.checkpoints.last_iteration

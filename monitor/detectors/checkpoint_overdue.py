@@ -107,7 +107,7 @@ class CheckpointOverdue(Rule):
         if not self.saves:
             if not planned or not attempt.topology.saves or not program_of(attempt.format).reports_saves:
                 return None
-            return Limit(False, f"the arguments say every {planned} iterations", _NEVER_FACTOR * planned + line)
+            return Limit(False, f"the arguments request one every {planned} iterations", _NEVER_FACTOR * planned + line)
         usual = self._usual()
         every = max(planned, usual or 0) if planned else usual
         if every is not None:

@@ -78,7 +78,7 @@ def _ramp(state: RunState) -> Finding | None:
     now = attempt.latest.global_batch_size or 0
     size = next((size for size in wrong if size > now), wrong[0])
     text = (
-        f"{len(wrong)} batch sizes of the ramp-up {start} + n x {increment} to {batch} are no multiple of micro "
+        f"{len(wrong)} batch sizes of the ramp-up {start} + n x {increment} to {batch} are not multiples of micro "
         f"batch {micro} x DP {data} = {step}"
     )
     evidence["first_wrong"] = size

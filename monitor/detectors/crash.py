@@ -144,7 +144,7 @@ def _after_the_end(state: RunState, at: float, next_check: float | None) -> Find
     """Return the finding for a job that failed after the training was done."""
     iteration, failure = state.attempt.latest.iteration, state.attempt.failure
     message = failure.message[:200] if failure else "its exit code says so"
-    summary = f"the training was done after iteration {iteration}, then its job failed: {message}"
+    summary = f"training was complete after iteration {iteration}, then its job failed: {message}"
     evidence = {"failure": failure.failure, "message": failure.message, "line": failure.line} if failure else {}
     return Finding("firing", "warning", summary, evidence, onset=iteration, since=at, next_check=next_check)
 
@@ -170,12 +170,12 @@ def _summary(state: RunState, failure: Evidence) -> str:
     place = f" on rank {failure.rank}" if failure.rank is not None else ""
     place += f" on {failure.node}" if failure.node else ""
     ranks = len(attempt.watchdog_ranks)
-    many = f" ({ranks} ranks' watchdogs gave up)" if failure.failure == "nccl" and ranks > 1 else ""
+    many = f" ({ranks} ranks' watchdogs timed out)" if failure.failure == "nccl" and ranks > 1 else ""
     risk = unsaved_progress_seconds(state)
     lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
     advice = advice_for("crash", failure.failure)
     if failure.failure == "stopped" and state.job is not None and state.job.cancelled_by:
-        advice = f"cancelled by {state.job.cancelled_by}: no failure"
+        advice = f"cancelled by {state.job.cancelled_by}: not a failure"
     message = failure.message[:200]
     if absent := missing_evidence(state):
         message += f"; {absent['missing']}"

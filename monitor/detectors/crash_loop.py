@@ -61,11 +61,11 @@ class CrashLoop(Rule):
 
 def _summary(row: list[AttemptEnd], named: list[str]) -> str:
     kinds = ", ".join(dict.fromkeys(end.failure for end in row))
-    where = "no node is named each time; compare the first fatal lines"
+    where = "no node is named in each of them; compare the first fatal lines"
     if named:
         where = f"each time on {', '.join(named)}: exclude it (sbatch --exclude={','.join(named)})"
     reached = max((end.last_iteration or 0) for end in row)
-    progress = f"none got beyond iteration {reached}" if reached else "none reached its first iteration"
+    progress = f"none got further than iteration {reached}" if reached else "none reached its first iteration"
     return f"{len(row)} attempts in a row have crashed ({kinds}) without a new checkpoint; {progress}; {where}"
 
 

@@ -47,7 +47,7 @@ class CrashWithoutExit(Rule):
         nodes = suspects(state)[:8]
         shown = f" (suspect: {', '.join(nodes)})" if nodes else ""
         summary = (
-            f"{failure.failure} {now - failure.at:.0f} s ago, and no process was seen to end{shown}: the job may still "
+            f"{failure.failure} {now - failure.at:.0f} s ago, and no process has ended{shown}: the job may still "
             "hold its nodes; look with squeue, cancel it, and start it with srun --kill-on-bad-exit=1"
         )
         evidence = {

@@ -68,9 +68,9 @@ class LaunchBlocking(AttemptRule):
         risky = world is None or world >= _RISK
         if cost < _COST if on else not risky:
             return CLEAR
-        against = "unset it, unless it was set against a hang"
+        against = "unset it unless it prevents a hang"
         if risky:
-            against = "runs of this size have hung without it, weigh the one against the other"
+            against = "runs of this size have hung without it, so compare the cost with that risk"
         summary = (
             f"{VARIABLE}=1 costs {100 * cost:.1f} % here: {math.exp(here.level):.4g} s per iteration since iteration "
             f"{here.first_iteration}, {math.exp(other.level):.4g} s without it; {against}{_where(found)}"
@@ -94,5 +94,5 @@ def _where(found: Attribution | None) -> str:
     """
     if found is None or not found.part:
         return ""
-    other = "" if found.cause == "compute" else ", which the variable does not lengthen: look for another cause, too"
+    other = "" if found.cause == "compute" else ", which the variable does not lengthen: look for another cause as well"
     return f"; {messages.sentence(found)}{other}"

@@ -189,14 +189,14 @@ class LossScaleCollapse(AttemptRule):
         was = f" from {before:.6g}" if before is not None and before > scale else ""
         severity: Severity = "critical" if self.reason in ("minimum", "exhausted") else "warning"
         texts = {
-            "falling": f"falling since iteration {self.onset}: {scale:.6g} now{was}; losses have blown up 30 "
-            "iterations after such a fall: keep a checkpoint from before, watch grad norm and loss",
-            "declining": f"sinking up to iteration {self.onset}: {scale:.6g} now{was}; if gradients grow, lower the "
-            "learning rate or go back before it breaks",
-            "minimum": f"at its minimum since iteration {self.onset}: {scale:.6g} now{was}; the model learns nothing: "
-            "stop, go back to a checkpoint from before and skip the data or lower the learning rate",
-            "exhausted": f"below its minimum at iteration {self.onset}{was}: the program stops; go back to a "
-            "checkpoint from before and skip the data or lower the learning rate",
+            "falling": f"falling since iteration {self.onset}: {scale:.6g} now{was}; a loss has exploded "
+            "30 iterations after such a fall: keep an earlier checkpoint, watch grad norm and loss",
+            "declining": f"sinking up to iteration {self.onset}: {scale:.6g} now{was}; if gradients "
+            "grow, lower the learning rate or go back to an earlier checkpoint",
+            "minimum": f"at its minimum since iteration {self.onset}: {scale:.6g} now{was}; the model does not "
+            "learn: stop, go back to an earlier checkpoint and skip the data or lower the learning rate",
+            "exhausted": f"below its minimum at iteration {self.onset}{was}: the program stops; go back to an "
+            "earlier checkpoint and skip the data or lower the learning rate",
         }
         evidence = {
             "reason": self.reason,

@@ -453,6 +453,6 @@ def _summary(spike: Spike, facts: dict[str, object], patience: int) -> str:
             "state, learning rate and data order were restored"
         )
     return (
-        f"{spike.by} spike since iteration {spike.onset}: {values}; most come back by themselves, look again at "
+        f"{spike.by} spike since iteration {spike.onset}: {values}; most recover by themselves, check again at "
         f"iteration {spike.onset + patience}"
     )

@@ -154,11 +154,11 @@ class MemoryPressure(AttemptRule):
         reported, size = state.attempt.memory, self.size(state)
         used = reported.max_reserved or reported.reserved or _peak(state)
         if size and used and _NEAR * size <= used <= 1.1 * size:
-            text = f"{used / _GIB:.1f} of {size / _GIB:.1f} GiB of the GPU are taken ({used / size:.0%})"
+            text = f"{used / _GIB:.1f} of {size / _GIB:.1f} GiB of the GPU's memory are used ({used / size:.0%})"
             found.append(("device", text, {"used_bytes": used, "device_bytes": size}))
         ratio = reported.host_used_ratio
         if ratio is not None and ratio >= _HOST_NEAR:
-            found.append(("host", f"{ratio:.0%} of the host's memory are taken", {"host_used_ratio": ratio}))
+            found.append(("host", f"{ratio:.0%} of the host's memory is used", {"host_used_ratio": ratio}))
         return found
 
     def _leaks(self, state: RunState) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
 _TEXTS = {
-    "gone": "the loss is no longer printed, which Megatron does when it is NaN",
+    "gone": "the loss is no longer printed, as Megatron does if it is NaN",
     "nan": "the loss is NaN",
     "inf": "the loss is infinite",
     "counted": "steps with a NaN loss were counted and skipped",
@@ -191,7 +191,9 @@ class NanLoss(AttemptRule):
         }
         gone = finite and finite < self.onset  # the loss itself may still be printed
         last = f"; last {self.last_loss:.4g} at iteration {finite}" if gone else ""
-        then = "the loss scale may skip it: look at the next lines" if mild else f"stop the run and {advice(facts)}"
+        then = (
+            "the loss scaler may skip the step: watch the next lines" if mild else f"stop the run and {advice(facts)}"
+        )
         summary = f"{self._what()} since iteration {self.onset} ({self.lines} lines){last}; {then}"
         severity: Severity = "warning" if mild else "critical"
         return Finding("firing", severity, summary, stated(evidence), onset=self.onset, since=self.since)

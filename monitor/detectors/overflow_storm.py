@@ -183,9 +183,9 @@ class OverflowStorm(AttemptRule):
         span = max(_SPAN, attempt.log_interval or 1)
         scale = attempt.latest.loss_scale
         if self.witness == "frozen grad norm":
-            figure = f"grad norm {self.norm} repeated bit for bit on {self.repeats + 1} lines, steps are being skipped"
+            figure = f"grad norm {self.norm} identical on {self.repeats + 1} lines, so steps are being skipped"
         else:
-            figure = f"{max(reported, counted)} of the last {span} steps skipped, normal is 2 at most"
+            figure = f"{max(reported, counted)} of the last {span} steps skipped, at most 2 are normal"
         evidence = {
             "witness": self.witness,
             "overflow_lines": reported,
@@ -199,8 +199,8 @@ class OverflowStorm(AttemptRule):
         if scale is not None:
             figure += f", loss scale {scale:.6g}"
         summary = (
-            f"overflow storm since iteration {self.onset}: {figure}; if it goes on, go back to a checkpoint from "
-            "before and skip the data or lower the learning rate"
+            f"overflow storm since iteration {self.onset}: {figure}; if it continues, go back to an earlier "
+            "checkpoint and skip the data or lower the learning rate"
         )
         severity: Severity = "critical" if self.worst >= _CRITICAL else "warning"
         return Finding("firing", severity, summary, stated(evidence), onset=self.onset, since=self.since)

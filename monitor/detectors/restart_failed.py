@@ -19,6 +19,6 @@ class RestartFailed(Rule):
         found = state.unrestarted
         if found is None:
             return CLEAR
-        summary = f"remediation {found.remediation} was to restart job {found.job}, and no attempt begins: {found.why}"
+        summary = f"remediation {found.remediation} was to restart job {found.job}, but no attempt begins: {found.why}"
         evidence = {"remediation": found.remediation, "slurm_job": found.job, "actions": found.actions}
         return Finding("firing", "critical", summary, evidence, onset=state.attempt.latest.iteration, since=found.at)

@@ -97,7 +97,7 @@ def _batch(history: StepHistory, step: Step, grows: bool, anew: bool) -> Iterato
     batch, before = step.batch_size, history.batches_at(step.iteration)
     if anew or not batch or not before or before[0] <= batch <= before[1] or (grows and batch > before[1]):
         return
-    text = f"batch size {batch} where it was {before[1]}"
+    text = f"batch size {batch}, before {before[1]}"
     yield _found("batch size", "warning", text, global_batch_size=batch, expected_batch_size=before[1])
 
 
@@ -108,7 +108,7 @@ def _samples(history: StepHistory, step: Step) -> Iterator[dict[str, Any]]:
     expected, _ = found
     room = _SAMPLES * expected + 2 * history.interval * max(step.batch_size or 0, before[1] if before else 0)
     if abs(samples - expected) > room:
-        text = f"consumed samples {samples} where there were {expected:.0f}: data is repeated or left out"
+        text = f"consumed samples {samples}, expected {expected:.0f}: data is repeated or skipped"
         yield _found("samples", "critical", text, consumed_samples=samples, expected_samples=round(expected))
 
 
@@ -118,7 +118,7 @@ def _rate(history: StepHistory, step: Step, steps: int) -> Iterator[dict[str, An
         return
     value, slope = expected
     if abs(rate - value) > _LEARNING_RATE * value + _SLOPES * slope * steps:
-        text = f"learning rate {rate:.4g} where the schedule had {value:.4g} ({rate / value:.3g} x)"
+        text = f"learning rate {rate:.4g}, by the schedule {value:.4g} ({rate / value:.3g} x)"
         yield _found("learning rate", "critical", text, learning_rate=rate, expected_learning_rate=value)
 
 
@@ -244,13 +244,13 @@ class ResumeDiscontinuity(Rule):
             # Lines or iterations were lost: the present position in the schedule is unknown.
             if not _ahead(history, step, jump):
                 return []
-            text = f"went on at iteration {iteration}, the last one seen was {last}, the consumed samples show no more"
+            text = f"continued at iteration {iteration} after {last}, but the consumed samples show no such jump"
             return [_found("iteration", "warning", text, iteration=iteration, last_iteration=last)]
         found: list[dict[str, Any]] = []
         saved = state.learned.checkpoints.last_iteration
         resumes = self.left_early or not state.after_finish
         if saved is not None and resumes and iteration + every <= saved <= last and iteration <= every:
-            text = f"began again at iteration {iteration} although the checkpoint of iteration {saved} was saved"
+            text = f"began at iteration {iteration} although the checkpoint of iteration {saved} exists"
             found.append(_found("iteration", "warning", text, iteration=iteration, last_checkpoint=saved))
         if attempt.whole_lines:
             found += _rate(history, step, max(every, jump))

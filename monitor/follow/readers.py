@@ -170,10 +170,10 @@ class MountReader:
             else:
                 source.poll(clock.monotonic(), clock.wall())
         except Exception as error:  # noqa: BLE001 - the boundary of a file
-            _log.exception("source=%r quarantined: the monitor's own code failed at it", source.path)
+            _log.exception("source=%r quarantined: an error in the monitor's own code", source.path)
             source.leave()
             source.failed, source.due_at = True, float("inf")
-            reason = f"the monitor's own code failed at it ({type(error).__name__})"
+            reason = f"an error in the monitor's own code ({type(error).__name__})"
             self._context.emit(Unreadable(source.source, None, reason, clock.wall()))
         yield from self._check_lateness(clock)
         for message in self._context.take_pending():

@@ -53,11 +53,11 @@ _HELP = {
     KafkaError._ALL_BROKERS_DOWN: "no broker answers at {brokers}",
     KafkaError._RESOLVE: "the names of {brokers} cannot be resolved",
     KafkaError._AUTHENTICATION: "the brokers refuse the login: check kafka.client (sasl.*)",
-    KafkaError._SSL: "TLS with the brokers fails: check kafka.client (ssl.*)",
+    KafkaError._SSL: "TLS with the brokers failed: check kafka.client (ssl.*)",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic {topic} does not exist",
     KafkaError._UNKNOWN_TOPIC: "the topic {topic} does not exist",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the brokers forbid to read {topic}: allow READ and DESCRIBE",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "the brokers forbid to join the group {group}: allow READ on it",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the brokers do not allow reading {topic}: allow READ and DESCRIBE",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "the brokers do not allow joining the group {group}: allow READ on it",
 }
 
 
@@ -280,9 +280,9 @@ class Member(Service):
             if count > 1
         ]
         if self._expelled:
-            problems.append("no broker answered for 6 s: other members judge this member's runs, or none does")
+            problems.append("no broker answered for 6 s: other members evaluate this member's runs, or none does")
         if unnamed:
-            problems.append(f"lines name no run, so nothing watches them: {unnamed} (docs/pushed-logs.md)")
+            problems.append(f"lines name no run, so that they are not monitored: {unnamed} (docs/pushed-logs.md)")
         return ". ".join(f"Kafka: {problem}" for problem in (*problems, *self._reported))
 
     @property

@@ -61,7 +61,7 @@ def _read(value: bytes) -> Push:
         except WireError:
             pass
     if b"\0" in value:
-        raise WireError("neither text nor OTLP: let the agent write text, JSON or otlp_proto")
+        raise WireError("neither text nor OTLP: configure the agent to write text, JSON or otlp_proto")
     return Push([Stream({}, [(0, value.rstrip(b"\r\n"))])])
 
 

@@ -197,7 +197,7 @@ class Shard:
             except (WireError, TooLargeError) as error:
                 self._skip("undecodable", offset, str(error))
             except Exception as error:  # noqa: BLE001 - a record must not end the member
-                self._skip("undecodable", offset, f"the monitor's own code failed at it: {error!r}")
+                self._skip("undecodable", offset, f"an error in the monitor's own code: {error!r}")
         self._place.offset = max(self._place.offset, self.next)
 
     def _handle_streams(

@@ -265,7 +265,9 @@ class Receiver:
             if labels in self._unnamed or len(self._unnamed) >= _MAX_UNNAMED_LOGGED:
                 return
             self._unnamed.add(labels)
-        _log.warning("tenant=%r labels {%s} name no run, so nothing watches them: docs/pushed-logs.md", tenant, labels)
+        _log.warning(
+            "tenant=%r labels {%s} name no run, so that they are not monitored: docs/pushed-logs.md", tenant, labels
+        )
 
 
 def _otlp_reply(kind: str, refused: int) -> Reply:
@@ -296,6 +298,6 @@ def serve(config: Config, configure: Callable[[], Config], parent: int | None) -
             try:
                 receiver.configure(configure())
             except ConfigError as error:
-                _log.error("configuration not reloaded, the old one stays: %s", error)
+                _log.error("configuration not reloaded, the old one stays in use: %s", error)
             manager.ready()
     receiver.stop(_REPORT_INTERVAL)

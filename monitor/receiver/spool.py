@@ -164,7 +164,7 @@ class Spool:
             self._clean(now)
         if self._sizes[tenant] > self.size:
             self._clean_at = min(self._clean_at, now + _CLEAN_INTERVAL_FULL)
-            raise QuotaError("receiver.spool_size is used up by lines that the daemon has not read yet", 5.0)
+            raise QuotaError("receiver.spool_size is full of lines that the daemon has not read yet", 5.0)
 
     def _clean(self, now: float) -> None:
         """Remove streams without a line for a week; for tenants without room also those that are read, oldest first."""

@@ -56,7 +56,7 @@ def refusal(state: RunState, job: SlurmJob, candidate: Candidate, owners: frozen
     if answer and job.uid is not None and job.uid not in answer:
         return f"the job is {job.user}'s (uid {job.uid}), the log is uid {min(answer)}'s"
     if job.state in OVER and (job.ended_at is None or last > job.ended_at + _END_SLACK):
-        return "the job had ended before the log's last line"
+        return "the job ended before the log's last line"
     if known is not None and known.id == job.id:
         return None if _continues(known, job) else f"the id now belongs to another job: {job.name} of {job.user}"
     return _unproven(state, job, candidate, last)

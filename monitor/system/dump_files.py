@@ -46,7 +46,7 @@ def _dumps(
     for path in [path for pattern in patterns for path in _files(pattern)]:
         rank = rank_of(os.path.basename(path))
         if rank is None or len(written) >= _MAX_FILES or clock.monotonic() > until:
-            left_out.append((path, "its name does not end in a rank" if rank is None else "there was no time for it"))
+            left_out.append((path, "its name does not end with a rank" if rank is None else "there was no time for it"))
             continue
         try:
             read = _read(path, since)

@@ -130,7 +130,7 @@ def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
     found = ""
     if attempt.watchdog_ranks:
         evidence |= {"watchdog_ranks": attempt.watchdog_ranks, "watchdog_nodes": attempt.watchdog_nodes}
-        found += f"; the watchdog of {len(attempt.watchdog_ranks)} ranks gave up"
+        found += f"; the watchdogs of {len(attempt.watchdog_ranks)} ranks timed out"
         found += f" on {', '.join(attempt.watchdog_nodes[:8])}" if attempt.watchdog_nodes else ""
     absent = missing_evidence(state)
     if absent:
@@ -152,10 +152,10 @@ def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
 def _advice(attempt: Attempt, blocking: str | None) -> str:
     """Return the advice: what to do first while the processes still exist."""
     steps = [
-        "before you cancel: py-spy dump --pid PID for every rank on every node (srun --overlap), and look for the ones "
-        "whose stack differs from the majority",
-        "with TORCH_NCCL_TRACE_BUFFER_SIZE set, dumps of the flight recorder name the rank that others wait for: the "
-        "monitor reads them if the key flight_recorder names them",
+        "before you cancel: py-spy dump --pid PID for every rank on every node (srun --overlap), and look for ranks "
+        "with a stack that differs from the majority",
+        "with TORCH_NCCL_TRACE_BUFFER_SIZE set, dumps of the flight recorder show the rank that the others wait for: "
+        "the monitor reads them if flight_recorder is configured",
     ]
     world = attempt.topology.world_size
     if blocking not in ("1", "true") and (world is None or world >= _BLOCKING_HELPS):

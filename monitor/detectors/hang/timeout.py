@@ -153,7 +153,7 @@ class _Phase:
         ended = self.silences.longest_forgiven(kinds, most, self.state.progress_at or 0.0)
         if ended is None:
             return allowed
-        reason = f"a silence of {ended:.4g} s was called a hang before, and ended"
+        reason = f"a silence of {ended:.4g} s was reported as a hang before, and ended"
         return _longest(allowed, Timeout(min(most, _ENDED_FACTOR * ended), allowed.expected, reason))
 
     def usual(self) -> Timeout:
@@ -257,7 +257,7 @@ class _Phase:
         window, factor = self.attempt.pace.window, _TABLE["rollout"].factor or 1.0
         if len(window) < _MIN_SILENCES:
             return self.first("evaluating", expected, "first default for steps that generate")
-        return Timeout(factor * max(window), expected, f"{factor:g} x the longest step, which holds a rollout")
+        return Timeout(factor * max(window), expected, f"{factor:g} x the longest step, which includes a rollout")
 
     def second_line(self) -> Timeout:
         """Return the timeout with at most one known line, which is an outlier: 5 x, as NVRx before it has learned."""
@@ -272,7 +272,7 @@ class _Phase:
             return Timeout(max(minimum, 5 * first * known), first * known, "5 x the first iteration")
         if attempt.first_iteration == 1 and trainer:  # printed independently of `logging_steps`
             seconds = max(minimum, self.settings.first_of("first_iteration"), 5 * first)
-            return Timeout(seconds, None, "one line is known, not yet how many iterations lie between two")
+            return Timeout(seconds, None, "only one line is known, so the iterations between two lines are unknown")
         guess = likely_interval(attempt.first_iteration or 1)  # programs report multiples of their interval
         expected = first * guess
         # A wrong guess must not hide a hang for half a day.
@@ -288,8 +288,8 @@ class _Phase:
         work, saving = _WORK[kind], kind == SILENT_SAVE
         silent = program_of(self.attempt.format).silent
         asked = saving or not (silent or self.attempt.step_source == "trainer")
-        guess = "behind a step, of which no line would tell" if silent else "at the end of an epoch"
-        where = f"where the arguments ask to {'save' if saving else 'evaluate'}" if asked else guess
+        guess = "after a step, which no line would report" if silent else "at the end of an epoch"
+        where = f"after a step at which the arguments request to {'save' if saving else 'evaluate'}" if asked else guess
         learned, first = self.learned(kind, f"gap seen {where}"), None
         if not asked or (learned is None and saving):  # it is unknown after which steps it evaluates
             first = self.first(work, training.expected, f"first default for {work}, {where}")

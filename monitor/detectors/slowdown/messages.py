@@ -9,7 +9,7 @@ from megatron_monitor.detectors.slowdown.memory import Shift, SlowdownMemory, Sl
 from megatron_monitor.run.derived import batch_size
 from megatron_monitor.run.state import RunState
 
-_NODESNAMED = 8
+_MAX_NODES = 8
 _REASONS = {
     "shift": "a step between two iterations",
     "drift": "a slow drift",
@@ -30,7 +30,7 @@ def slower(state: RunState, memory: SlowdownMemory, shift: Shift, settings: Slow
     if world:
         wasted = world * (1 - base / level)
         evidence["wasted_gpus"] = round(wasted, 1)
-        parts.append(f"as much as {wasted:.1f} of {world} GPUs standing idle")
+        parts.append(f"as much as {wasted:.1f} of {world} GPUs idle")
     last, total = state.attempt.latest.iteration, state.attempt.train_iterations
     if last is not None and total is not None and total > last:
         longer = (total - last) * (level - base)
@@ -86,7 +86,7 @@ def _clocks_of(memory: SlowdownMemory, shift: Shift, evidence: dict[str, Any]) -
         return f"GPU clocks were locked to {clocks[1]} MHz, {clocks[0]} MHz before"
     evidence.update(cause="compute", cause_scope="all")
     before, ratio = clocks[0], clocks[0] / clocks[1]
-    return f"its GPUs' clocks explain it: locked to {clocks[1]} MHz, {before} MHz before, {ratio:.3f} x"
+    return f"the GPU clocks explain it: locked to {clocks[1]} MHz, {before} MHz before, {ratio:.3f} x"
 
 
 def _nodes_of(memory: SlowdownMemory) -> str:
@@ -98,7 +98,7 @@ def _nodes_of(memory: SlowdownMemory) -> str:
         return ""
     changes = (("new nodes", sorted(after - before)), ("gone", sorted(before - after)))
     return ", ".join(
-        f"{what}: {', '.join(nodes[:_NODESNAMED])}{' ...' if len(nodes) > _NODESNAMED else ''}"
+        f"{what}: {', '.join(nodes[:_MAX_NODES])}{' ...' if len(nodes) > _MAX_NODES else ''}"
         for what, nodes in changes
         if nodes
     )
@@ -120,8 +120,8 @@ def faster(state: RunState, shift: Shift) -> Finding:
     """Return the information that iterations take less time."""
     less = 100 * (1 - math.exp(shift.level) / math.exp(shift.base))
     summary = (
-        f"iterations take {less:.1f} % less time {_figures(shift)}; nothing to do, unless code or data were changed by "
-        "mistake"
+        f"iterations take {less:.1f} % less time {_figures(shift)}; no action is needed unless code or data were "
+        "changed by mistake"
     )
     evidence = {**_evidence(shift), "last_line": state.attempt.last_line}
     return Finding("firing", "info", summary, evidence, onset=shift.onset, since=shift.at, display_only=True)

@@ -274,4 +274,4 @@ def test_replay_gives_no_verdict_on_a_quarantined_run(tmp_path: Path, monkeypatc
     monkeypatch.setattr(LossSpike, "evaluate", raising(LossSpike.evaluate))
     result = command("replay", tmp_path / "bad.log", code=1)
     assert "bad is quarantined: " in result.stderr
-    assert "the monitor's own code failed at it" in result.stderr
+    assert "an error in the monitor's own code" in result.stderr
