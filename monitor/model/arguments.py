@@ -5,7 +5,7 @@ from typing import Any
 
 from megatron_monitor.model.tables import rows_of
 
-_LOCATION_WORDS = (
+_LOCATIONS = (
     "path", "dir", "file", "port", "addr", "host", "name", "save", "load", "log", "wandb", "tensorboard", "rank", "url",
     "project", "comment", "iteration", "job", "id",
 )  # fmt: skip
@@ -20,7 +20,7 @@ Changes = list[tuple[str, str, str]]
 
 def is_place(name: str) -> bool:
     """Return True if an argument is a place rather than a property of the training."""
-    return any(part in _LOCATION_WORDS for part in name.lower().replace("-", "_").split("_"))
+    return any(part in _LOCATIONS for part in name.lower().replace("-", "_").split("_"))
 
 
 def is_set(value: object) -> bool:
