@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from megatron_monitor.breakdown.account import has_step_timers
+from megatron_monitor.charts.steady import SampledValues
 from megatron_monitor.model.flops import EFFECTIVE
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.engine.fields import whole
@@ -303,6 +304,12 @@ def _on_throughput(state: RunState, event: events.ThroughputReported, _context: 
         state.attempt.tflops_formula = EFFECTIVE
         if topology.parameters is None:
             topology.parameters = whole(event.parameters_billions * 1e9)
+    if event.samples_per_second is not None and event.seconds_per_step is not None:
+        # DeepSpeed-Chat's own line: a step of the whole loop; each engine reports a part of it
+        if not state.attempt.engine.rates_of_loop:
+            state.attempt.engine.rates_of_loop, state.attempt.engine.rates = True, SampledValues()
+        latest.samples_per_second = event.samples_per_second
+        state.attempt.engine.rates.add(event.samples_per_second)
     return False
 
 

@@ -52,7 +52,7 @@ def _fold_step(state: RunState, event: EngineStepLogged, number: int, context: E
     if event.skipped_steps is not None:
         skipped = attempt.overflows.add_counter(number, event.skipped_steps)
         state.skipped_iterations_total = plus(state.skipped_iterations_total, skipped)
-    if event.samples_per_second is not None:
+    if event.samples_per_second is not None and not engine.rates_of_loop:
         latest.samples_per_second = event.samples_per_second
         engine.rates.add(event.samples_per_second)
     latest.global_batch_size = attempt.topology.global_batch_size
@@ -92,6 +92,6 @@ def _note_gap(
     elif number != gap.iteration:
         return
     timed = event.seconds_per_step or (event.samples_per_second and state.attempt.latest.seconds_per_iteration)
-    if timed and gap.step is not None:
+    if timed and gap.step is not None and not engine.rates_of_loop:
         gap.outside = gap.step - timed, gap.step
         gap.step = None

@@ -95,4 +95,6 @@ class EngineState:
     """It prints the time of a step, or a rate that gives it. Else the stamps of its lines do."""
     rates: SampledValues = field(default_factory=SampledValues)
     """Printed samples per second."""
+    rates_of_loop: bool = False
+    """The rates are those of a loop around several engines."""
     gap: EngineGap = field(default_factory=EngineGap)
