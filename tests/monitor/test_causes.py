@@ -58,8 +58,8 @@ def test_a_slowdowns_advice_is_that_of_its_cause() -> None:
     """As its message says; one that is good news blames no node."""
     for severity, evidence, advice in (
         ("warning", {"cause": "data"}, "file system of the training data"),
-        ("warning", {"cause": "no such"}, "one slow GPU or node"),
-        ("critical", {}, "one slow GPU or node"),
+        ("warning", {"cause": "no such"}, "the slow GPU or node"),
+        ("critical", {}, "the slow GPU or node"),
         ("info", {"ratio": 0.8}, "find out what changed"),
     ):
         reported = Transition("slowdown", severity, "x", evidence=evidence, run="r", status="firing", time=0.0)  # type: ignore[arg-type]

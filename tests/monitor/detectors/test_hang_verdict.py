@@ -152,7 +152,7 @@ def test_what_the_log_says_of_the_cause() -> None:
     exception = Evidence("traceback", 1000.0, "python_exception", "m" * 130, "the line", rank=5)
     state = trained(evidence=dogs, dumped=missing, ending=replace(RUNNING, hint=exception))
     found = verdict(state)
-    assert "; the watchdog of 9 ranks gave up on n0, n1, n2, n3, n4, n5, n6, n7; " in found.summary
+    assert "; the watchdogs of 9 ranks timed out on n0, n1, n2, n3, n4, n5, n6, n7; " in found.summary
     assert found.summary.endswith(
         f"; before it python_exception on rank 5: {'m' * 120}; it may have crashed without ending the job"
     )
@@ -163,7 +163,7 @@ def test_what_the_log_says_of_the_cause() -> None:
     found = verdict(
         trained(evidence=[replace(dogs[0], node=None)], ending=replace(RUNNING, cause=cause, hint=exception))
     )
-    assert "; the watchdog of 1 ranks gave up; before it nccl: m" in found.summary
+    assert "; the watchdogs of 1 ranks timed out; before it nccl: m" in found.summary
     assert "watchdog_ranks" not in verdict(trained(), 40.0).facts
 
 

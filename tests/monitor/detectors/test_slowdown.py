@@ -44,7 +44,7 @@ def test_blooms_slow_gpu() -> None:
     assert reported.evidence["normal_seconds_per_iteration"] == pytest.approx(105.2, rel=0.005)
     assert reported.evidence["seconds_per_iteration"] == pytest.approx(110.5, rel=0.01)
     assert reported.evidence["hours_added"] > 80
-    assert "look for one slow GPU" in reported.summary
+    assert "find the slow GPU" in reported.summary
 
 
 @pytest.mark.parametrize("seed", spread(range(5), 4))

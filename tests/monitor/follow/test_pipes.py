@@ -138,7 +138,7 @@ def test_the_daemon_on_standard_input(tmp_path: Path) -> None:
         daemon.stdin.write("".join(map(_ITERATION.format, range(1, 20))).encode())
         daemon.stdin.flush()
         _until(lambda: "listening on" in log.read_text())
-        url = log.read_text().split("listening on ")[1].split()[0] + "metrics"
+        url = log.read_text().split("listening on ")[1].split()[0].strip('"') + "metrics"
 
         def metrics() -> str:
             with urllib.request.urlopen(url, timeout=slack(10)) as answer:

@@ -24,7 +24,7 @@ def test_a_slow_loader_that_no_figure_of_the_engine_shows(interval: int, timers:
     assert reported.evidence["ratio"] == pytest.approx(1.05, abs=0.012)
     # a save comes behind the first slow step: the line after it says nothing
     assert (shown.onset_iteration, shown.iteration) == ((100, 107) if interval == 1 else (1020, 1080))
-    assert "look at the data loader first" in reported.summary
+    assert "check the data loader first" in reported.summary
     assert played.state.attempt.pure_seconds == pytest.approx(0.69, abs=0.03)
 
 

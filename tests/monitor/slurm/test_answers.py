@@ -78,4 +78,4 @@ def test_who_cancelled_is_told_with_the_end() -> None:
         assert site.asked_accounts == 1 + behind
         assert ("CANCELLED by uid 0" in site.page["failure"]) is not behind
         (crash,) = [one for one in site.page["incidents"] if one["incident"] == "crash"]
-        assert crash["summary"].endswith("cancelled by uid 0: no failure")
+        assert crash["summary"].endswith("cancelled by uid 0: not a failure")
