@@ -180,7 +180,7 @@ class Soak:
 
     def _page(self) -> str:
         rows = (self.directory / "daemon.log").read_text(errors="replace").splitlines()
-        urls = [row.split("listening on ")[1].strip() for row in rows if "listening on http://" in row]
+        urls = [row.split("listening on ")[1].strip().strip('"') for row in rows if "listening on http://" in row]
         try:
             with urllib.request.urlopen(f"{urls[-1].rstrip('/')}/metrics", timeout=5) as answer:
                 return str(answer.read().decode())
