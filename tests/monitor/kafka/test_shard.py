@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from megatron_monitor.kafka import shard as module
+from megatron_monitor.receiver.messages import Push
 from megatron_monitor.snapshot import MetricSample, MonitorCounts, RunSnapshot, Snapshot, merged
 from tests.kafka_broker import loki
 from tests.kafka_partition import Partition, Record
@@ -113,6 +115,26 @@ def test_no_record_ends_a_member_nor_moves_its_clock(partition: Partition, value
         partition.turn()
     partition.turns(8)
     assert partition.iterations("tr11") == 5
+    partition.shard.close(save=True)
+
+
+def test_a_bug_in_the_reading_of_a_record_costs_that_record(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is skipped, counted and named; a record of an impossible time counts, dated by its arrival."""
+    read = module.push_of
+
+    def fail(value: bytes, headers: dict[str, str], at: int) -> Push:
+        if value == b"bug":
+            raise RecursionError
+        return read(value, headers, at)
+
+    monkeypatch.setattr(module, "push_of", fail)
+    partition.append(b"tr11", b"bug")
+    partition.records.append((b"tr11", line(1).encode(), 2**62 * 10**6))
+    partition.write("tr11", line(2))
+    partition.turns(8)
+    assert partition.shard.counts == {"undecodable": 1, "taken": 2}
     partition.shard.close(save=True)
 
 

@@ -227,6 +227,14 @@ def test_a_tenant_has_its_quota(running: Callable[..., Running]) -> None:
     assert [one.status(LOKI, loki("c", labels=some), bearer("small")) for some in (labels[2], streams[-1])] == [204] * 2
 
 
+def test_a_quota_is_of_unpacked_bytes(running: Callable[..., Running]) -> None:
+    """A body of a hundred bytes that unpacks to a hundred thousand uses it up."""
+    one = running("max_bytes_per_second: 1kB")
+    body = gzip.compress(loki("a" * 100_000))
+    packed = JSON | {"Content-Encoding": "gzip"}
+    assert [one.status(LOKI, body, packed) for _ in range(2)] == [204, 429]
+
+
 def test_a_credential_is_bound_to_a_tenant(running: Callable[..., Running]) -> None:
     """Whatever labels and headers say, its lines and heartbeats are those of its tenant. The password of a user is as
     good as a token; without one there is no answer but to probes and Prometheus.

@@ -174,6 +174,25 @@ def test_a_tenant_without_room_waits_until_more_is_read(tmp_path: Path) -> None:
     assert fill(spool, 300, NOW + 8.0) == 0
 
 
+def test_a_renamed_file_is_kept_until_it_is_read(tmp_path: Path) -> None:
+    """However long there is no room: the monitor has not come to its end."""
+    spool = opened(tmp_path, size=5000, segment=1000)
+    for number in range(20):
+        spool.append(STREAM, [(NS + number, b"x" * 40)], NOW)
+    read_by_observer(tmp_path, STREAM)
+    spool.append(STREAM, [(NS + 20, b"x" * 40)], NOW)
+    renamed = tmp_path / "spool" / f"{STREAM.name}.1"
+    assert renamed.exists()
+    assert fill(spool, 100, NOW + 1.0)
+    assert fill(spool, 200, NOW + 4.0) == 0
+    assert len(lines(tmp_path, f"{STREAM.name}.1")) == 21
+    status = renamed.stat()
+    places = msgspec.json.encode({STREAM.name: (status.st_ino, status.st_size)})
+    (tmp_path / "spool" / READ_OFFSETS).write_bytes(places)
+    assert fill(spool, 300, NOW + 8.0)
+    assert not renamed.exists()
+
+
 def test_a_small_quota_is_used_again_and_again(tmp_path: Path) -> None:
     """A file that is read is replaced by a new one, of which nothing is known, before it is large."""
     spool = opened(tmp_path, size=900)

@@ -150,6 +150,17 @@ def test_no_body_costs_much(shape: str) -> None:
     assert seconds < 10.0  # under a tracer; a scan that is not linear takes minutes
 
 
+def test_streams_and_labels_are_bounded() -> None:
+    """A body has ten thousand streams, a stream 64 labels of 256 characters."""
+    labels = {f"{number:02}" + "a" * 300: "b" * 300 for number in range(70)}
+    (stream,) = loki_json(json.dumps({"streams": [{"stream": labels}]}).encode()).streams
+    assert {len(text) for pair in stream.labels.items() for text in pair} == {256}
+    assert len(stream.labels) == 64
+    many = {"streams": [{"stream": {"a": str(number)}} for number in range(10_001)]}
+    with pytest.raises(TooLargeError, match="10000 streams"):
+        loki_json(json.dumps(many).encode())
+
+
 def test_otlp_says_the_same_in_both_forms() -> None:
     """Attributes of the resource and of the record are labels; the observed time stands in for one that is missing."""
     records = [(NS, 0, "one", {}), (0, NS + 5, "two", {"log.iostream": "stderr"})]

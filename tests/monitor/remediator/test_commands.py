@@ -166,6 +166,22 @@ def test_whose_directory_it_is(monkeypatch: pytest.MonkeyPatch, owner: int, mode
     assert doubt == ("" if own else "/l/12.out is in a directory of another user")
 
 
+def test_whose_file_it_is(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output that is itself a link, or a file of another user, proves nothing."""
+    link = tmp_path / "output"
+    link.symlink_to(site.log)
+    site.job(StdOut=link)
+    assert site.carry_out(*CANCEL, proof=[str(link)])[1] == f"not done: job 1234 is not proven: {link} is a link"
+    link.unlink()
+    link.write_text("")
+    assert site.carry_out(*CANCEL, proof=[str(link)])[0]
+    found = os.lstat(link)
+    foreign = os.stat_result((*found[:4], USER + 1, *found[5:]))
+    monkeypatch.setattr(module.os, "lstat", lambda *_, **__: foreign)
+    why = f"{link} is not the file of the job's user"
+    assert site.carry_out(*CANCEL, proof=[str(link)])[1] == f"not done: job 1234 is not proven: {why}"
+
+
 def test_another_id_or_task_is_another_job(site: Site) -> None:
     """The id, and the task of an array, are those for which this was planned."""
     site.job(ArrayJobId=500, ArrayTaskId=0)
