@@ -155,8 +155,8 @@ class Folding:
             return
         if not source.caught_up:
             run.backlog_at = now
-            if run.past is not None:
-                run.past.take(self._watched.judge_of_past, source.name, entries, source.mtime)
+            if run.backlog_evaluation is not None:
+                run.backlog_evaluation.take(self._watched.evaluator_of_backlog, source.name, entries, source.mtime)
             entries = _taken_now(run, source, entries, at)
         self._judge(run, source, entries, at, now)
         run.dirty = True

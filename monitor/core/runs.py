@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from megatron_monitor.charts.history import History
 from megatron_monitor.config import Config
+from megatron_monitor.core.backlog_evaluation import BacklogEvaluation
 from megatron_monitor.core.groups import Groups
-from megatron_monitor.core.past import Past
 from megatron_monitor.core.saved import UnclaimedState
 from megatron_monitor.detectors import hang
 from megatron_monitor.evaluation import MonitoredRun
@@ -81,7 +81,7 @@ class Run(MonitoredRun):
     """For a saved run, its last progress: (instant, stamp of the line if any, iterations). None if lines may be
     missing."""
     shown_at: float = 0.0
-    past: Past | None = None
+    backlog_evaluation: BacklogEvaluation | None = None
     """Finds the incidents of its backlog, until that is read."""
     identity: dict[str, Any] = field(default_factory=dict)
     """Its job and its streams, each with the reason (attribution.py)."""
@@ -124,7 +124,9 @@ class Runs(dict[str, Run]):
         """Add a new run. `experiment`: given if it is not the first of its log."""
         state = RunState(name=name, read_at=now, history=History(kept=self._charts))
         state.experiment = experiment or state.experiment
-        return self._add(Run(state, past=Past(name, now + self.wall_offset) if self._charts else None))
+        return self._add(
+            Run(state, backlog_evaluation=BacklogEvaluation(name, now + self.wall_offset) if self._charts else None)
+        )
 
     def claim(self, saved: UnclaimedState, saved_name: str, name: str) -> None:
         """Continue a saved run and the other experiments of its log under their present names, if these are free."""

@@ -54,7 +54,7 @@ class Watched:
     def begin(self, config: Config, judge: Evaluator) -> None:
         """Start without followed files and runs."""
         self.config, self.rules, self.judge = config, own_rules(config), judge
-        self.judge_of_past = Evaluator(config, repeats=False)
+        self.evaluator_of_backlog = Evaluator(config, repeats=False)
         self.sources, self.runs = Sources(self.rules), Runs(config, charts=self._charts)
         self.runs.wall_offset = self.wall_offset
         self._refused: set[str] = set()
@@ -166,9 +166,9 @@ class Watched:
             before = run.historical, run.state.live
             came_back(run, now, all_read=self.awaited[run.log] <= 0)
             self.runs.archive_or_watch(run, now, new=new)
-            past, run.past = run.past, None
-            if past is not None and run.historical:
-                run.book.history += past.end(self.judge_of_past, run.state.history.zone)
+            evaluation, run.backlog_evaluation = run.backlog_evaluation, None
+            if evaluation is not None and run.historical:
+                run.book.history += evaluation.end(self.evaluator_of_backlog, run.state.history.zone)
             if run.state.live or before != (run.historical, run.state.live):
                 self.touch(run.log)
             return ()

@@ -59,6 +59,6 @@ def test_what_cannot_be_known_is_not_shown(tmp_path: Path) -> None:
 def test_a_failure_there_does_not_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run has its figures, and no past."""
     log, core = log_of(tmp_path / "a.log", SLOW).read_bytes(), core_for()
-    monkeypatch.setattr(core.judge_of_past, "take", lambda *_: 1 / 0)
+    monkeypatch.setattr(core.evaluator_of_backlog, "take", lambda *_: 1 / 0)
     assert shown(core, log) == []
     assert core.snapshot(NOW + 1).runs[0].page["iteration"] == 500

@@ -1,4 +1,4 @@
-"""Finds the incidents of a run that had ended before it was watched, while its log is read.
+"""Finds the incidents of a run that had ended before it was monitored, while its log is read.
 
 A second state is folded from the same events, on the clock of the lines, as `replay` does. Only the transitions are
 kept, and only if the run turns out to be historical. A run of several files has none: their lines are not read in the
@@ -19,12 +19,12 @@ from megatron_monitor.run.state import RunState
 from megatron_monitor.source_clock import SourceClock, TimedEvent, Timestamper
 
 _log = logging.getLogger(__name__)
-_STILL = 60.0  # seconds without a line after which a run has probably ended
-_AFTER = 10.0  # seconds after the last line until which deadlines count, as in `replay`
+_MIN_SILENCE = 60.0  # seconds without a line after which a run has probably ended
+_DEADLINE_SECONDS = 10.0  # seconds after the last line until which deadlines count, as in `replay`
 
 
-class Past:
-    """The backlog of one run."""
+class BacklogEvaluation:
+    """The evaluation of one run's backlog, on the clock of its lines."""
 
     def __init__(self, name: str, now: float) -> None:
         """`now`: Unix time."""
@@ -37,7 +37,7 @@ class Past:
 
     def take(self, judge: Evaluator, source: str, entries: Sequence[LogEvent], written: float) -> None:
         """Fold events of the backlog. `written`: Unix time of the file's last write, for stamps without a year."""
-        if self._now - written < _STILL:  # it is probably live, and twice the work would delay its watching
+        if self._now - written < _MIN_SILENCE:  # it is probably live, and the work would delay its evaluation
             self._failed = True
         if self._stamper is None:
             self._source, self._stamper = source, Timestamper(source, SourceClock(written))
@@ -54,17 +54,17 @@ class Past:
             return
         try:
             judge.take(run, timed, self._source, timed[-1].at, True)
-        except Exception:  # noqa: BLE001 - the run itself is watched all the same
+        except Exception:  # noqa: BLE001 - the run itself is monitored all the same
             self._failed = True
             _log.exception("run=%r its past incidents are unknown", run.state.name)
 
     def end(self, judge: Evaluator, zone: float) -> list[Transition]:
-        """Return the transitions, oldest first; `zone` leads from the log's clock to ours."""
+        """Return the transitions, oldest first; `zone`: seconds from the log's clock to ours."""
         if self._stamper is not None:
             self._fold(judge, self._stamper.flush())
         if self._failed or self._stamper is None or not self._stamper.clock.scale.dated:
             return []
-        judge.finish(self._run, self._run.clock + _AFTER)
+        judge.finish(self._run, self._run.clock + _DEADLINE_SECONDS)
         return [
             replace(one, time=one.time + zone, since=None if one.since is None else one.since + zone)
             for one in self._run.book.history
