@@ -195,6 +195,14 @@ def test_the_interface_lists_every_name() -> None:
         assert [name for name in names if f"`{name}`" not in DOCS[page].read_text()] == []
 
 
+def test_objects_named_in_the_architecture_exist() -> None:
+    """A class that was renamed keeps no old name in a table."""
+    objects = re.findall(r"^\| `([A-Z]\w+)`", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    code = "".join(path.read_text() for folder in ("monitor", "parsers") for path in (ROOT / folder).rglob("*.py"))
+    assert objects
+    assert [name for name in objects if f"class {name}" not in code] == []
+
+
 def test_paths_named_in_documents_exist() -> None:
     """Documents name files and folders of the repository in code: all of them exist."""
     named = re.compile(r"`(?:[^`\n]*[ =])?((?:monitor|parsers|tests|deploy|grafana|benchmarks|locks)/[\w/.-]*)")
