@@ -24,7 +24,6 @@ from megatron_monitor.config import Config, ConfigError, state_directory
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import unmatched, watches
 from megatron_monitor.dispatch import Dispatcher
-from megatron_monitor.dumps import dump_reader
 from megatron_monitor.extensions import services
 from megatron_monitor.incidents import Transition
 from megatron_monitor.live import LiveCore
@@ -78,7 +77,6 @@ class Daemon:
         self._latest = LatestSnapshot(Snapshot(at=self.clock.wall()), self.live.wake)
         self._services: Services | None = None
         self._pipeline = Dispatcher(self._core, config, self.clock, self.live.wake, self.links)
-        self._dumps = dump_reader(self.clock)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
         self._report_unmatched_at = self._began_at + _UNMATCHED
@@ -172,7 +170,6 @@ class Daemon:
         for part in self._parts:
             part.take(0.0 if self._latest.wanted else min(wait, _POLL))
         began = self.clock.monotonic()
-        self._look_at_dumps(now)
         self._pipeline.judge(now)
         if not self._was_ready and self._core.ready and self._searched():
             self._was_ready = self._core.caught_up = True
@@ -198,14 +195,6 @@ class Daemon:
     def _cores(self, now: float) -> list[tuple[Core, float]]:
         """Return the core of the followed files and those of optional parts, each with its instant."""
         return [(self._core, now), *chain(*(part.cores() for part in self._parts))]
-
-    def _look_at_dumps(self, now: float) -> None:
-        for read in self._dumps.answers():
-            for core, _ in self._cores(now):
-                core.dumps_read(read)
-        for core, at in self._cores(now):
-            for asked in core.dumps_to_read(at):
-                self._dumps.ask(asked)
 
     def links(self, message: Transition) -> dict[str, str]:
         """Return the links of a message: name -> address."""
@@ -318,7 +307,6 @@ class Daemon:
         now = self.live.now()
         self._close_parts()
         self._pipeline.saving.save_last(now)  # first, because a step below may hang
-        self._dumps.stop()
         self._pipeline.stop()
         self.live.stop(_STOP_SECONDS)
         self._pipeline.finish(now, _STOP_SECONDS)

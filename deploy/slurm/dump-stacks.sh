@@ -4,8 +4,6 @@
 #
 #   PY_SPY   the program (py-spy): `pip install py-spy` into the job's environment, or a static copy in this directory.
 #            It needs the right to trace: the same user, and kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE.
-#
-# If a process was started with TORCH_NCCL_DEBUG_INFO_PIPE_FILE, its flight recorder is dumped, too.
 set -uo pipefail
 
 py_spy="${PY_SPY:-$(command -v py-spy || echo "$(dirname "$0")/py-spy")}"
@@ -27,10 +25,6 @@ for directory in /proc/[0-9]*; do
     found=$((found + 1))
     echo "== rank ${rank:-?}, pid $pid: $(tr '\0' ' ' <"$directory/cmdline" | cut -c1-200)"
     timeout 30 "$py_spy" dump --pid "$pid" 2>&1 || echo "no stack of pid $pid"
-    pipe="$(sed -n 's/^TORCH_NCCL_DEBUG_INFO_PIPE_FILE=//p' <<<"$environment" | head -1)"
-    if [ -n "$pipe" ] && [ -p "$pipe$rank.pipe" ]; then
-        timeout 5 tee "$pipe$rank.pipe" <<<1 >/dev/null && echo "flight recorder of rank $rank asked to dump"
-    fi
 done
 echo "$found processes"
 [ "$found" -gt 0 ]

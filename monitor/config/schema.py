@@ -136,8 +136,6 @@ class Config(Struct, frozen=True, kw_only=True):
     """Logs that agents push over the network. Off without `listen`."""
     kafka: KafkaSettings = KafkaSettings()
     """Logs in a Kafka topic, shared by several monitors. Off without brokers."""
-    flight_recorder: tuple[FilePath, ...] = ()
-    """Globs of PyTorch flight recorder dumps, read when a run hangs; `{run}` is the run's name. Empty: not read."""
     slurm: SlurmSettings = SlurmSettings()
     """How Slurm is asked about the jobs of runs."""
     poll_interval: PositiveSeconds = 0.5

@@ -54,9 +54,7 @@ from megatron_monitor.core.watched import LOOK, Watched
 from megatron_monitor.evaluation import Evaluator
 from megatron_monitor.follow.messages import Position
 from megatron_monitor.incidents import Transition
-from megatron_monitor.run import dumps
 from megatron_monitor.run.derived import run_state
-from megatron_monitor.run.dumps import DumpReply, DumpRequest
 from megatron_monitor.run.phases import ENDED as PHASES_OF_END
 from megatron_monitor.scalars import LONGEST_SECONDS
 from megatron_monitor.snapshot import EVERYTHING, MonitorCounts, Snapshot, ViewRequest
@@ -106,23 +104,6 @@ class Core(Watched):
     def ready(self) -> bool:
         """True if every source was read to its end."""
         return self.sources.ready
-
-    # --- the flight recorder ----------------------------------------------------------------------------------------
-
-    def dumps_to_read(self, now: float) -> list[DumpRequest]:
-        """Return the requests for flight recorder dumps that are due."""
-        if not self.config.flight_recorder:
-            return []
-        hanging = [run for run in self.runs.values() if run.state.live and not run.historical]
-        asked = (dumps.ask(run.state, run.looked, self.config.flight_recorder, now) for run in hanging)
-        return [one for one in asked if one is not None]
-
-    def dumps_read(self, message: DumpReply) -> None:
-        """Apply the diagnosis of a run's dumps."""
-        run = self.runs.get(message.asked.run)
-        if run is not None and dumps.take(run.state, run.looked, message):
-            self.changed = True
-            self.request(run)
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 

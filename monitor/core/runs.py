@@ -16,7 +16,6 @@ from megatron_monitor.evaluation import MonitoredRun
 from megatron_monitor.identity.naming import experiment_name, pid_file_of
 from megatron_monitor.log_tail import Excerpt
 from megatron_monitor.parsers.events import LogEvent
-from megatron_monitor.run.dumps import DumpChecks
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import Experiment
 from megatron_monitor.run.state import RunState
@@ -73,8 +72,6 @@ class Run(MonitoredRun):
     """What the monitor's log has of it: (number of the attempt, whether that ended)."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Data of extensions, by their names."""
-    looked: DumpChecks = field(default_factory=DumpChecks)
-    """The requests for flight recorder dumps of its present hang."""
     away: bool = False
     """True: the daemon was stopped, and not all its files are read to their ends again."""
     dated: tuple[float, float | None, int] | None = None

@@ -196,6 +196,5 @@ def missing_evidence(state: RunState) -> dict[str, Any]:
         "ranks_waiting": found.waiting,
         "missing": found.sentence(nodes),
         "missing_proof": found.proof,
-        "missing_stacks": {str(rank): stack for rank, stack in state.attempt.dumped_stacks.items()},
     }
     return {name: value for name, value in facts.items() if value}

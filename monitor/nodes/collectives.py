@@ -2,10 +2,8 @@
 
 A rank that waits in any group is a victim: it waits for another rank itself. The others are
 - `behind`: the rank reports that it has not begun the collective on which others gave up;
-- `stuck`: the rank is in a collective that others have finished (only the flight recorder shows this);
 - `silent`: all others of its group gave up, and the rank reports nothing. This proof is weaker, because a killed
-process
-  is silent too: it counts only if nearly all others report, and for at most the ranks of one node.
+  process is silent too: it counts only if nearly all others report, and for at most the ranks of one node.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +15,7 @@ _SILENT_SHARE = 4  # reporting ranks per silent one: in half of a log, half of t
 _MAX_SILENT = 8  # ranks of one node
 _WORLD_SHARE = 0.75  # of the world's ranks in an unnamed group before it counts as the whole world
 DEFAULT_GROUP = "default_pg"
-Proof = Literal["behind", "stuck", "silent"]
+Proof = Literal["behind", "silent"]
 
 _OPERATIONS = {
     "allreduce": "all-reduce", "broadcast": "broadcast", "reduce": "reduce", "allgather": "all-gather",
@@ -40,7 +38,6 @@ class Report:
     """The collective in which it waits, or on which it gave up."""
     operation: str | None = None
     enqueued: int | None = None
-    completed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +55,6 @@ class Missing:
     """The group's purpose or name."""
     all_others: bool
     """True: every other rank of the run waits."""
-    group_key: str
-    """The group's name."""
 
     def sentence(self, nodes: Mapping[int, str]) -> str:
         """Return a sentence for people. `nodes`: rank -> node, as far as known."""
@@ -71,7 +66,6 @@ class Missing:
         what = f"{operation_name(self.operation)} {self.work}"
         what += f" of {self.group}" if self.group and self.group != DEFAULT_GROUP else ""
         did = {
-            "stuck": f"{'is' if one else 'are'} stuck in {what}, which others have finished",
             "behind": f"never reached {what}",
             "silent": f"did not arrive at {what} and reported nothing",
         }
@@ -114,27 +108,18 @@ def operation_name(operation: str | None) -> str:
     return _OPERATIONS.get(plain, operation)
 
 
-def missing(
-    reports: Sequence[Report], world_size: int | None, members: Mapping[str, Sequence[int]] | None = None
-) -> Missing | None:
-    """Return the ranks for which the others wait; None if the reports do not show them.
-
-    `members`: group -> its ranks, if known (flight recorder). Otherwise they are derived from the ranks in the group.
-    """
+def missing(reports: Sequence[Report], world_size: int | None) -> Missing | None:
+    """Return the ranks for which the others wait; None if the reports do not show them."""
     waiting = {report.rank for report in reports if report.work is not None}
     groups: dict[str, _Group] = {}
     for report in reports:
         groups.setdefault(report.group, _Group()).reports[report.rank] = report
-    behind, silent = _late(groups, waiting, world_size, members)
+    behind, silent = _late(groups, waiting, world_size)
     found = set[int]().union(*behind.values())
     if found:
         if len(found) > max(1, len(waiting) // 2):
             return None  # few ranks wait: they may be the faulty ones
         return _reported(groups, behind, found, "behind", waiting, world_size)
-    stuck_in = {name: _stuck_ranks(group) for name, group in groups.items()} if members else {}
-    found = set[int]().union(*stuck_in.values())
-    if found and len(found) <= max(1, len(waiting - found) // 2):
-        return _reported(groups, stuck_in, found, "stuck", waiting, world_size)
     found = set[int]().union(*silent.values())
     most = min(_MAX_SILENT, max(1, len(waiting) // _SILENT_SHARE))
     if not found or len(waiting) < _MIN_WAITING or len(found) > most:
@@ -145,7 +130,7 @@ def missing(
 
 
 def _late(
-    groups: Mapping[str, _Group], waiting: set[int], world_size: int | None, members: Mapping[str, Sequence[int]] | None
+    groups: Mapping[str, _Group], waiting: set[int], world_size: int | None
 ) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
     """Return, by group in which a rank waits, the ranks that are behind and the silent ranks, without `waiting`."""
     sizes: dict[str, int] = {}
@@ -160,20 +145,13 @@ def _late(
         if stuck is not None:
             late = {r.rank for r in group.reports.values() if r.enqueued is not None and r.enqueued < stuck}
             behind[name] = late - waiting
-            ranks = members.get(name, ()) if members else _members(group, world_size, sizes)
-            silent[name] = set(ranks) - set(group.reports) - waiting
+            silent[name] = set(_members(group, world_size, sizes)) - set(group.reports) - waiting
     return behind, silent
 
 
 def _stuck(group: _Group) -> int | None:
     """Return the first unfinished collective of the group; None if no rank waits in the group."""
     return min((report.work for report in group.waiting if report.work is not None), default=None)
-
-
-def _stuck_ranks(group: _Group) -> set[int]:
-    """Return the ranks that wait in a collective that another rank has finished: their own GPU or link is faulty."""
-    finished = max((report.completed for report in group.reports.values() if report.completed is not None), default=-1)
-    return {report.rank for report in group.waiting if report.work is not None and report.work <= finished}
 
 
 def _members(group: _Group, world_size: int | None, sizes: Mapping[str, int]) -> list[int]:
@@ -208,5 +186,4 @@ def _reported(
         work=work,
         group=next((report.name for report in first if report.name), ""),
         all_others=world_size is not None and len(waiting | found) == world_size,
-        group_key=name,
     )

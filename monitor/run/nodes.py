@@ -102,13 +102,11 @@ def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus)
     before = known.get(key)
     if before is not None:
         work, operation = before.work if work is None else work, operation or before.operation
-    known[key] = Report(event.rank, group, name, event.group_rank, work, operation, event.enqueued, event.completed)
+    known[key] = Report(event.rank, group, name, event.group_rank, work, operation, event.enqueued)
 
 
 def missing_ranks(attempt: Attempt) -> Missing | None:
-    """Return the ranks for which the others wait, by the flight recorder's dumps or else by watchdogs."""
-    if attempt.dumped is not None:
-        return attempt.dumped
+    """Return the ranks for which the others wait, by the reports of watchdogs."""
     if not attempt.collectives:
         return None
     return missing(list(attempt.collectives.values()), attempt.topology.world_size)

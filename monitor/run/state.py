@@ -24,7 +24,7 @@ from megatron_monitor.breakdown.account import TimerReports
 from megatron_monitor.charts.history import History
 from megatron_monitor.charts.steady import Steady
 from megatron_monitor.model.topology import Topology
-from megatron_monitor.nodes.collectives import Missing, Report
+from megatron_monitor.nodes.collectives import Report
 from megatron_monitor.parsers.events import text_of
 from megatron_monitor.run import records
 from megatron_monitor.run.coverage import Coverage
@@ -154,10 +154,6 @@ class Attempt:
     """Task of srun -> its node. A task is a rank, or under torchrun a node."""
     collectives: dict[str, Report] = field(default_factory=dict)
     """Rank and process group -> the rank's state when a collective timed out."""
-    dumped: Missing | None = None
-    """The missing ranks by the flight recorder's dumps."""
-    dumped_stacks: dict[int, list[str]] = field(default_factory=dict)
-    """Missing rank -> recorded stack."""
 
     evidence: list[Evidence] = field(default_factory=list)
     """Evidence of an end since its last step (evidence.py)."""

@@ -154,8 +154,7 @@ def _advice(attempt: Attempt, blocking: str | None) -> str:
     steps = [
         "before you cancel: py-spy dump --pid PID for every rank on every node (srun --overlap), and look for ranks "
         "with a stack that differs from the majority",
-        "with TORCH_NCCL_TRACE_BUFFER_SIZE set, dumps of the flight recorder show the rank that the others wait for: "
-        "the monitor reads them if flight_recorder is configured",
+        "with TORCH_NCCL_TRACE_BUFFER_SIZE set, torchfrtrace shows the rank that the others wait for",
     ]
     world = attempt.topology.world_size
     if blocking not in ("1", "true") and (world is None or world >= _BLOCKING_HELPS):

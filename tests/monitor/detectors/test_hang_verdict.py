@@ -9,7 +9,7 @@ from megatron_monitor.detectors import hang
 from megatron_monitor.detectors.base import Finding
 from megatron_monitor.detectors.hang import HangSettings, Timeout, progress_timeout
 from megatron_monitor.model.topology import Topology
-from megatron_monitor.nodes.collectives import Missing
+from megatron_monitor.nodes.collectives import Report
 from megatron_monitor.run.coverage import Coverage
 from megatron_monitor.run.ending import RUNNING, Evidence
 from megatron_monitor.run.phases import Parts
@@ -148,9 +148,9 @@ def test_cut_at_exit(done: float | None, seconds: float) -> None:
 def test_what_the_log_says_of_the_cause() -> None:
     """Watchdogs, the rank that is missing, an exception that ended nothing."""
     dogs = [Evidence("watchdog", 1000.0, "nccl", rank=rank, node=f"n{rank}") for rank in range(9)]
-    missing = Missing((3,), "silent", 9, "BROADCAST", 7, "DEFAULT", all_others=True, group_key="0")
+    reports = {str(rank): Report(rank, "0", "DEFAULT", rank, 7, "BROADCAST") for rank in range(10) if rank != 3}
     exception = Evidence("traceback", 1000.0, "python_exception", "m" * 130, "the line", rank=5)
-    state = trained(evidence=dogs, dumped=missing, ending=replace(RUNNING, hint=exception))
+    state = trained(evidence=dogs, collectives=reports, ending=replace(RUNNING, hint=exception))
     found = verdict(state)
     assert "; the watchdogs of 9 ranks timed out on n0, n1, n2, n3, n4, n5, n6, n7; " in found.summary
     assert found.summary.endswith(
