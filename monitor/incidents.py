@@ -69,6 +69,8 @@ class Transition(IncidentFacts, frozen=True, kw_only=True):  # type: ignore[misc
     run: str
     status: Literal["firing", "resolved"]
     time: float
+    occurrence: tuple[int, int | None, int] = (0, None, 0)
+    """Attempt, step of the onset, and number among equal messages about them: from the log alone."""
     links: dict[str, str] = field(default_factory=dict)
     """`page` and `runbook` -> address."""
 
@@ -164,7 +166,7 @@ def give_up(book: IncidentBook, state: RunState, why: str, now: float) -> list[T
         lasted = duration(max(0.0, now - incident.since))
         shown = replace(incident, summary=f"no longer observed ({why}), {lasted} after it began: {incident.summary}")
         del book.open[kind]
-        out.append(_transition(state, "resolved", shown, now))
+        out.append(_transition(book, state, "resolved", shown, now))
     book.history.extend(out)
     return out
 
@@ -201,7 +203,7 @@ class _Tick(NamedTuple):
                 self._count(kind)
         elif not self._repeat_due(known, finding, repeat_interval):
             return
-        yield _transition(self.state, "firing", known, now)
+        yield _transition(book, self.state, "firing", known, now)
 
     def _repeat_due(self, known: Incident, finding: Finding, repeat_interval: float) -> bool:
         """Update an open incident. Return True if it is notified again: worse, no longer display-only, or repeated."""
@@ -263,7 +265,7 @@ class _Tick(NamedTuple):
         how = f"superseded by {by} after {duration(lasted)}"
         if by is None:
             how = f"resolved after {duration(lasted)} ({end or _end(state, incident)})"
-        return _transition(state, "resolved", replace(incident, summary=how), now)
+        return _transition(book, state, "resolved", replace(incident, summary=how), now)
 
 
 def _end(state: RunState, incident: Incident) -> str:
@@ -304,7 +306,16 @@ def _of_the_run(state: RunState) -> dict[str, Any]:
     }
 
 
-def _transition(state: RunState, status: Literal["firing", "resolved"], incident: Incident, now: float) -> Transition:
+def _transition(
+    book: IncidentBook, state: RunState, status: Literal["firing", "resolved"], incident: Incident, now: float
+) -> Transition:
     notify = {name: getattr(incident, name) for name in _REPORTED} | _of_the_run(state)
     notify["since"] = state.unix(incident.since)
+    step = incident.iteration if incident.onset_iteration is None else incident.onset_iteration
+    equal = [
+        one.occurrence[2] for one in book.history
+        if (one.incident, one.status, one.severity) == (incident.incident, status, incident.severity)
+        and one.occurrence[:2] == (incident.attempt, step)
+    ]  # fmt: skip
+    notify["occurrence"] = (incident.attempt, step, max(equal, default=0) + 1)
     return Transition(run=state.name, status=status, time=now + state.wall_offset, **notify)

@@ -189,6 +189,7 @@ def _message(execution: Execution, run: Run, now: float) -> Transition:
         status="firing" if incident is not None else "resolved",
         severity=execution.severity,
         time=now + run.state.wall_offset,
+        occurrence=(execution.attempt, execution.number, int(execution.planned_at)),
         summary=summary(execution),
         iteration=run.state.attempt.latest.iteration,
         phase=incident.phase if incident is not None else None,

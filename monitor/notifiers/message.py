@@ -62,7 +62,8 @@ class Notifier(Struct, frozen=True, kw_only=True):
         """Return a message that this notifier sends, with the notifier's lowest severity. `now`: Unix seconds."""
         return Transition(
             run="test", incident=(self.incidents or ("hang",))[0], status="firing", severity=self.minimum_severity,
-            time=now, since=now, event="test", summary=f"a test of the notifier {self.name}: nothing is wrong",
+            time=now, occurrence=(0, None, int(now * 1000)), since=now, event="test",
+            summary=f"a test of the notifier {self.name}: nothing is wrong",
         )  # fmt: skip
 
     def send(self, message: Transition) -> str:
@@ -81,8 +82,10 @@ def secret(path: str) -> str:
 
 
 def message_id(message: Transition) -> str:
-    """Return an id that is equal for each retry of a message, also after a restart: a receiver can drop duplicates."""
-    what = (message.run, message.incident, message.status, message.severity, repr(message.time), message.summary)
+    """Return an id that is equal for each retry of a message, also after a lost state: a receiver can drop
+    duplicates.
+    """
+    what = (message.run, message.incident, message.status, message.severity, *map(str, message.occurrence))
     return hashlib.blake2s("\0".join(what).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 

@@ -14,6 +14,7 @@ from megatron_monitor.detectors.base import Severity
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import message_id
 from tests.conftest import examples
+from tests.monitor.core.following import Following, arguments, step
 from tests.plain import decode, encode
 
 DAY = 86400.0
@@ -25,7 +26,8 @@ def message(
     severity: Severity = "critical",
 ) -> Transition:  # fmt: skip
     """A transition at an instant."""
-    return Transition(kind, severity, f"{status} at {now:g}", run=run, status=status, time=AT + now)
+    text, place = f"{status} at {now:g}", (0, None, int(now * 1000))
+    return Transition(kind, severity, text, run=run, status=status, time=AT + now, occurrence=place)
 
 
 class World:
@@ -285,3 +287,25 @@ def test_numbers_go_on_over_a_restart() -> None:
     assert (again.last, again.saved) == (3, 3)
     again.enqueue(message("d"), ["chat"], 0.0)
     assert (again.last, again.saved) == (4, 3)
+
+
+_CRASH = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nRuntimeError: CUDA error: misaligned\n'
+
+
+def _told(end: str, age: float) -> list[str]:
+    """The ids of the messages of a monitor that finds the log, with this end, `age` seconds after its last line."""
+    lab = Following()
+    lab.open("/logs/gpt.log", arguments() + "".join(step(number) for number in range(1, 40)) + end, age)
+    lab.wait(600.0 - age)
+    lab.write("/logs/gpt.log", arguments() + step(40))
+    lab.wait(30)
+    return [message_id(one) for one in lab.reported]
+
+
+@pytest.mark.parametrize("age", [10.0, 45.0])
+@pytest.mark.parametrize("end", ["", _CRASH])
+def test_ids_are_equal_after_a_lost_state(end: str, age: float) -> None:
+    """Two monitors without a state read one log at different times and judge it then; their messages have equal ids."""
+    first, second = _told(end, 0.0), _told(end, age)
+    assert len(set(first)) == len(first) >= len(second) >= 1
+    assert second == first[-len(second) :]
