@@ -7,6 +7,7 @@ request (latest.py).
 import gzip
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.serve.exchange import Reply, Request, text_reply
-from megatron_monitor.serve.views import asked_by, static_reply, view_of
+from megatron_monitor.serve.views import UNSHARED, asked_by, static_reply, view_of
 from megatron_monitor.snapshot import FIGURES, NOTHING, MetricSample, Snapshot, ViewRequest
 from megatron_monitor.system.clock import Clock
 
@@ -91,6 +92,9 @@ class Exposition:
 
 _MAX_LOOP_PAUSE = 30.0  # seconds: a turn takes milliseconds, but a full disk or swapping may stall the loop
 _MIN_GZIP_BYTES = 1000
+_SHARED_SECONDS = 1.0  # for which all viewers of a page get the same answer,
+_SHARED_FACTOR = 4.0  # or this times as long as it took to make
+_MAX_SHARED = 32  # pages
 _SECURITY = (
     (
         "Content-Security-Policy",
@@ -101,8 +105,17 @@ _SECURITY = (
 )
 
 
+@dataclass
+class _SharedPage:
+    """The last answer of a view. The thread that holds the lock renews it, and the others wait for it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    reply: Reply | None = None
+    until: float = float("-inf")  # monotonic seconds
+
+
 class App:
-    """The daemon's application; it reads one `snapshot` a request."""
+    """The daemon's application. It reads one `snapshot` for each answer, and makes a page once for all its viewers."""
 
     def __init__(self, snapshot: Callable[[ViewRequest], Snapshot], clock: Clock, turned: Callable[[], float]) -> None:
         """`turned` gives the monotonic second of the loop's last turn."""
@@ -114,6 +127,8 @@ class App:
         self.notice = ""
         """A warning on top of every HTML page."""
         self.scrapes = Scrapes()
+        self._pages: dict[tuple[str, ...], _SharedPage] = {}
+        self._guard = threading.Lock()
 
     def __call__(self, request: Request) -> Reply:
         """Route one request."""
@@ -133,20 +148,41 @@ class App:
             self._ready = self._ready or self._snapshot(NOTHING).ready
             return text_reply(200, "ready\n") if self._ready else text_reply(503, "reading the backlog\n")
         if request.path.startswith("/static/"):
-            page = static_reply(request)
-        else:
-            page = view_of(request, self._snapshot(asked_by(request)), self._clock.wall(), self.notice)
-        if page is None:
-            return text_reply(404, "no such page; try / or /metrics\n")
+            return _with_headers(static_reply(request), request)
+        return self._page(request) if request.path not in UNSHARED else self._view(request)
+
+    def _view(self, request: Request) -> Reply:
+        page = view_of(request, self._snapshot(asked_by(request)), self._clock.wall(), self.notice)
         return _with_headers(page, request)
 
+    def _page(self, request: Request) -> Reply:
+        """Return a view, with its last answer if that is recent."""
+        key = request.raw_path, request.path, request.query, str(_packs(request)), self.notice
+        with self._guard:
+            page = self._pages[key] = self._pages.pop(key, _SharedPage())
+            if len(self._pages) > _MAX_SHARED:
+                del self._pages[next(iter(self._pages))]
+        with page.lock:
+            began = self._clock.monotonic()
+            if page.reply is None or began >= page.until:
+                page.reply = self._view(request)
+                ended = self._clock.monotonic()
+                page.until = ended + max(_SHARED_SECONDS, _SHARED_FACTOR * (ended - began))
+            return page.reply
 
-def _with_headers(reply: Reply, request: Request) -> Reply:
-    """Add the headers of every page, and compress a long body if the client accepts gzip."""
+
+def _packs(request: Request) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")
+
+
+def _with_headers(reply: Reply | None, request: Request) -> Reply:
+    """Add the headers of every page, and compress a long body if the client accepts gzip. None: no such page."""
+    if reply is None:
+        return text_reply(404, "no such page; try / or /metrics\n")
     headers = (*reply.headers, *_SECURITY)
     if "Cache-Control" not in dict(reply.headers):
         headers += (("Cache-Control", "no-store"),)
-    if len(reply.body) < _MIN_GZIP_BYTES or "gzip" not in request.headers.get("accept-encoding", ""):
+    if len(reply.body) < _MIN_GZIP_BYTES or not _packs(request):
         return reply._replace(headers=headers)
     body = gzip.compress(reply.body, compresslevel=4, mtime=0)
     return reply._replace(body=body, headers=(*headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")))

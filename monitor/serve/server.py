@@ -28,6 +28,7 @@ _HEAD_CHUNK = 4096  # bytes that are parsed together: a head may exceed its limi
 _BACKLOG = 256
 _DRAIN_SECONDS = 1.0  # to read the rest of a refused body: a connection reset would destroy the answer
 _HEADERS = [(b"Server", b"megatron-monitor"), (b"X-Content-Type-Options", b"nosniff")]
+_PROBES = frozenset({"/-/healthy", "/-/ready", "/ready"})
 _Message = dict[str, Any]
 
 
@@ -169,13 +170,14 @@ class HttpServer:
         """Connections without a complete request, and TLS handshakes, oldest first."""
         self.answering: dict[_Protocol | asyncio.Task[None], None] = {}
         """Connections whose request is being answered, oldest first."""
-        self._slots = _RenderSlots(self.limits.threads)
         self._held_bytes = 0  # of all bodies
         self._next_certificate_check = 0.0  # in the loop's time
         self._listener = _listen(host, port)
         self._stop = asyncio.Event()
         self._running = threading.Event()
-        self._executor = ThreadPoolExecutor(self.limits.threads, thread_name_prefix="http")
+        threads = {"page": self.limits.threads, "metrics": 2, "probe": 1}
+        self._slots = {kind: _RenderSlots(many) for kind, many in threads.items()}
+        self._executors = {kind: ThreadPoolExecutor(many, f"http {kind}") for kind, many in threads.items()}
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="http", daemon=True)
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -202,7 +204,8 @@ class HttpServer:
                 self.loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(timeout)
         self._listener.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for executor in self._executors.values():
+            executor.shutdown(wait=False, cancel_futures=True)
 
     # --- the asyncio thread -----------------------------------------------------------------------------------------
 
@@ -249,7 +252,7 @@ class HttpServer:
         if (tls := self.tls) is not None:
             if self.loop.time() >= self._next_certificate_check:
                 self._next_certificate_check = self.loop.time() + self.limits.certificates
-                await self.loop.run_in_executor(self._executor, tls.refresh)
+                await self.loop.run_in_executor(self._executors["page"], tls.refresh)
             secure = {"ssl": tls.context, "ssl_handshake_timeout": self.limits.handshake, "ssl_shutdown_timeout": 1.0}
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer)
@@ -339,20 +342,24 @@ class HttpServer:
         return None
 
     async def _answer(self, connection: _Protocol, request: Request) -> Reply:
-        """Wait until the client has read earlier answers, then for a slot, and render. TimeoutError."""
+        """Wait until the client has read earlier answers, then for a slot, and render. TimeoutError. Metrics and probes
+        have threads of their own, so that they never wait for pages.
+        """
         assert self.loop is not None
         self.forget(connection)
         self.answering[connection] = None
         pipelined = connection.pipelined
         async with asyncio.timeout(self.limits.answer):
             await connection.flow.drain()
-        await self._slots.acquire(pipelined)
+        kind = "metrics" if request.path == "/metrics" else "probe" if request.path in _PROBES else "page"
+        slots = self._slots[kind]
+        await slots.acquire(pipelined)
         try:
             if connection.cycle.disconnected:
                 raise ConnectionAbortedError
-            return await self.loop.run_in_executor(self._executor, self._render, request)
+            return await self.loop.run_in_executor(self._executors[kind], self._render, request)
         finally:
-            self._slots.release()
+            slots.release()
 
     def _bound_unread(self) -> None:
         """Abort the connections with the longest unread answers until the rest is within the limit."""

@@ -26,6 +26,8 @@ _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
 _MAX_COMPARED = 5  # other runs beside a run: six lines in a chart can be told apart
 _ADVICE = "/api/v1/advice"
+UNSHARED = frozenset({_ADVICE})
+"""Views that are made for each request: the remediator acts by the newest advice."""
 _CONTROL_CHARACTERS = re.compile("[\x7f-\x9f]")  # JSON allows them, but terminals obey them
 _ALIVE_STATES = frozenset({"starting", "training", "evaluating", "saving"})
 _TYPES = {

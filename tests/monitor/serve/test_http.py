@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from html import escape
 from typing import Any
 from urllib.parse import unquote, urljoin
@@ -133,3 +134,20 @@ def test_other_methods_and_paths_are_refused() -> None:
     assert get(app, "/", "POST")[0] == 405
     assert get(app, "/../etc/passwd")[0] == 404
     assert get(app, "/", "HEAD")[0] == 200
+
+
+def test_a_page_is_made_once_for_all_its_viewers() -> None:
+    """Fifty people cost one snapshot and one page a second; another view costs its own, and advice is always new."""
+    clock, made = ManualClock(), list[Any]()
+    app = App(lambda asked: made.append(asked) or Snapshot(at=clock.wall(), ready=True), clock, clock.monotonic)  # type: ignore[func-returns-value]
+    with ThreadPoolExecutor(50) as people:
+        pages = list(people.map(lambda _: get(app, "/"), range(50)))
+    assert (len(made), len({body for _, _, body in pages})) == (1, 1)
+    get(app, "/", query="rows=5")
+    assert len(made) == 2
+    clock.advance(1.5)
+    get(app, "/")
+    assert len(made) == 3
+    for _ in range(2):
+        get(app, "/api/v1/advice")
+    assert len(made) == 5

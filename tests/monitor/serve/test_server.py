@@ -120,6 +120,25 @@ def test_who_reads_late_gets_the_whole_answer(serve: Serve, version: str) -> Non
         assert len(got.partition(b"\r\n\r\n")[2]) == size
 
 
+def test_metrics_and_probes_wait_for_no_page(serve: Serve) -> None:
+    """Pages that take long hold all of their threads, and more wait."""
+    made = threading.Event()
+
+    def app(request: Request) -> Reply:
+        if request.path == "/":
+            made.wait(slack(10))
+        return Reply(200, "text/plain", b"")
+
+    server = serve(app)
+    people = [threading.Thread(target=ask, args=(server,)) for _ in range(20)]
+    for person in people:
+        person.start()
+    assert max(seconds(server, path) for path in ("/-/healthy", "/metrics", "/-/ready")) < slack(1.0)
+    made.set()
+    for person in people:
+        person.join()
+
+
 def test_who_pipelines_and_never_reads_holds_nobody_up(serve: Serve) -> None:
     """400 such clients: what the daemon is asked by others beside them is answered within a second."""
     page = b"x" * 20_000
