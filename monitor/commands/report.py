@@ -20,8 +20,9 @@ from megatron_monitor.commands.arguments import (
 from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
 from megatron_monitor.parsers.redaction import masked_path
-from megatron_monitor.reports.benchmark import SORTS, Benchmark, as_csv, as_markdown, benchmark, table
-from megatron_monitor.reports.benchmark import as_json as json_of
+from megatron_monitor.reports.benchmark import SORTS, benchmark
+from megatron_monitor.reports.formats import Benchmark, are_figures, as_csv, as_markdown, texts
+from megatron_monitor.reports.formats import as_json as json_of
 from megatron_monitor.reports.rows import Options, Row
 from megatron_monitor.scalars import one_line
 
@@ -95,13 +96,14 @@ def show_on_terminal(found: Benchmark) -> None:
 
     if not found.rows:
         return
-    whole = table(found).filled()
-    whole = whole.only([place for place, header in enumerate(whole.headers) if header != "Notes"])
-    widths = [max(map(len, (header, *cells))) for header, cells in zip(whole.headers, whole.columns(), strict=True)]
+    columns = {heading: cells for heading, cells in texts(found).items() if any(cells) and heading != "Notes"}
+    headings = list(columns)
+    widths = [max(map(len, (heading, *cells))) for heading, cells in columns.items()]
     widths[0] = min(widths[0], _NAME_WIDTH)
-    shown = whole.only(fitting(whole.headers, widths, _FIRST, width()))
-    show(grid(shown.headers, shown.rows, shown.numeric()))
-    if missing := ", ".join(header for header in whole.headers if header not in shown.headers):
+    shown = [headings[place] for place in fitting(headings, widths, _FIRST, width())]
+    rows = zip(*(columns[heading] for heading in shown), strict=True)
+    show(grid(shown, rows, [are_figures(columns[heading]) for heading in shown]))
+    if missing := ", ".join(heading for heading in headings if heading not in shown):
         click.echo(f"Too narrow for these columns: {missing}.")
     click.echo()
     for text in (*(f"{row.run}: {note}" for row in found.rows for note in row.notes), *found.warnings):

@@ -44,9 +44,6 @@ def changed_arguments(before: Mapping[str, str], now: Mapping[str, str]) -> Chan
 
 # Traits in an arguments dump: settings for which simple arithmetic is wrong. Input: the dump's values as printed.
 # Output: fields of `Topology`. A trait only suppresses findings, so that an uncertain trait counts as present.
-#
-# In: the dump's values as printed. Out: fields of `Topology`. Law: a trait is only ever a reason to stay silent, so a
-# doubtful one counts as there.
 
 _OFF = frozenset({"", "None", "False", "0", "1", "[]", "{}", "[1]", "1.0", "no_shard"})
 
@@ -55,8 +52,7 @@ def _arguments() -> dict[str, dict[str, tuple[str, ...]]]:
     """Return the uses in arguments.csv -> what they are for -> the arguments, in the file's order.
 
     `size`: a field of `Topology`, the most specific name first. `switch`: any that is on sets the field. `reason`:
-    `unusual`, FLOPs, parameters or tokens per sample differ from a plain GPT's; `schedule`, a person changes it to
-    begin a new phase; `no_other_parallelism`, a dimension that is counted here.
+    `schedule`, a person changes it to begin a new phase; `no_other_parallelism`, a dimension that is counted here.
     """
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for use, of, argument in rows_of("megatron_monitor.model", "arguments.csv", tuple[str, str, str]):
@@ -67,7 +63,6 @@ def _arguments() -> dict[str, dict[str, tuple[str, ...]]]:
 
 ARGUMENTS = _arguments()
 _REASONS = ARGUMENTS["reason"]
-_PACKED_DOCUMENTS = "packed documents"
 
 
 def _on(values: dict[str, str], name: str) -> bool:
@@ -86,18 +81,12 @@ def _parallelism(values: dict[str, str]) -> list[str]:
     return [*others, *(["gtp_remat_size"] if _on(values, "gtp_remat_size") else [])]
 
 
-def _unusual(values: dict[str, str]) -> list[str]:
-    packed = _on(values, "reset_attention_mask") and _on(values, "reset_position_ids")
-    return [name for name in _REASONS["unusual"] if _on(values, name)] + ([_PACKED_DOCUMENTS] if packed else [])
-
-
 def traits_of(values: dict[str, str]) -> dict[str, Any]:
     """Return the traits of a dump. All fields are returned, so that a new attempt replaces the last one's."""
     switches = {field: any(_on(values, name) for name in names) for field, names in ARGUMENTS["switch"].items()}
     return {
         **switches,
         "other_parallelism": _parallelism(values),
-        "unusual": _unusual(values),
         "sequence_grows": _on(values, "random_ltd") or _grows(values),
         "schedule": ";".join(f"{name}={values[name][:200]}" for name in _REASONS["schedule"] if name in values),
     }

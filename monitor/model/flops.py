@@ -293,18 +293,6 @@ def explain_printed(
     return None
 
 
-def nearest_formula(
-    printed: float, topology: Topology, seconds: float, batch: int, sequence: int
-) -> tuple[str, float] | None:
-    """Return (formula, TFLOP/s per GPU) closest to the printed figure, among those of the run's program and the rule of
-    the notes: of many formulas one would fit by chance.
-    """
-    own = formulas_of(topology.format) or ("bigscience", "megatron_deepspeed_2021", "megatron_lm_2026")
-    values = ((name, FORMULAS[name](topology, seconds, batch, sequence)) for name in (*own, "seed"))
-    found = [(name, value) for name, value in values if value is not None and value > 0]
-    return min(found, key=lambda item: abs(item[1] - printed), default=None)
-
-
 def prints_as(value: float, printed: float) -> bool:
     """Return True if `value` prints as `printed`: rounded or truncated, within 0.02 % for the rounding of the seconds.
 

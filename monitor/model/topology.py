@@ -75,12 +75,8 @@ class Topology(Struct):
     own_batch: bool | None = None
     """True if the loop's own arguments have the batch size. Then the value in DeepSpeed's configuration is not used."""
     rampup: tuple[int, int, int] | None = None
-    micro_batches: int | None = None
-    """Per data-parallel rank and iteration, as printed (constant batch size)."""
     other_parallelism: list[str] = field(default_factory=list)
     """Arguments of parallel dimensions that are not counted here."""
-    unusual: list[str] = field(default_factory=list)
-    """Arguments for which FLOPs and parameters differ from a plain GPT's."""
     flexible_batch: bool | None = None
     saves: bool | None = None
     """True if the arguments have a directory for checkpoints."""
@@ -183,7 +179,7 @@ def _from_variable(event: events.EnvironmentVariableSeen) -> dict[str, Any]:
 
 
 _SETTINGS = frozenset(
-    {"padded_vocab_size", "micro_batches", "global_batch_size", "micro_batch_size", "world_size",
+    {"padded_vocab_size", "global_batch_size", "micro_batch_size", "world_size",
      "gradient_accumulation_steps", "zero_stage", "engine_world_size"}
 )  # fmt: skip
 _TRAINER = {

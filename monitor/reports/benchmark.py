@@ -1,15 +1,11 @@
-"""The benchmark table: sorted rows and obstacles to comparing them, as Markdown, CSV and JSON. Pure."""
+"""The benchmark table: sorted rows and obstacles to comparing them. Pure."""
 
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from megatron_monitor.reports import columns, tables
-from megatron_monitor.reports.columns import COLUMNS
+from megatron_monitor.reports.formats import COLUMNS, Benchmark
 from megatron_monitor.reports.rows import Row
-from megatron_monitor.reports.tables import Table
 
 T = TypeVar("T")
 
@@ -81,15 +77,6 @@ SORTS: dict[str, Callable[[Row], float | str | None]] = {
 """Fastest first for pace. Unknown values are last."""
 
 
-@dataclass(slots=True)
-class Benchmark:
-    """Rows in the order to show, and warnings about comparing them."""
-
-    rows: list[Row]
-    baseline: Row | None
-    warnings: list[str]
-
-
 def benchmark(rows: Sequence[Row], sort: str = "seconds", baseline: str | None = None) -> Benchmark:
     """Sort the rows, and find the baseline by its run name. Raises LookupError if no run or several have this name."""
     ordered = sorted(rows, key=lambda row: (_last(SORTS[sort](row)), row.run))
@@ -109,38 +96,3 @@ def _find(rows: Sequence[Row], name: str) -> Row:
         known = ", ".join(row.run for row in rows)
         raise LookupError(f"{name!r} names {len(found)} runs; there are {known}")
     return found[0]
-
-
-def table(found: Benchmark) -> Table:
-    """Return the rows as texts."""
-    base = found.baseline
-    shown = columns.shown(found.rows, base)
-    cells = (tuple(column.shows(row, base) for column in shown) for row in found.rows)
-    return Table(tuple(column.title or "" for column in shown), tuple(cells))
-
-
-def as_markdown(found: Benchmark) -> str:
-    """Return the table and the warnings."""
-    parts = [tables.markdown(table(found)), ""]
-    if found.warnings:
-        parts += ["Before comparing:", "", *(f"- {text}" for text in found.warnings), ""]
-    return "\n".join(parts)
-
-
-def as_csv(found: Benchmark) -> str:
-    """Return all figures at full precision in base units."""
-    kept = [column for column in COLUMNS if column.csv == "yes"]
-    rows = []
-    for row in found.rows:
-        values = [column.value(row, found.baseline) for column in kept]
-        rows.append(["; ".join(value) if isinstance(value, list) else value for value in values])
-    return tables.as_csv([column.name for column in kept], rows)
-
-
-def as_json(found: Benchmark) -> str:
-    """Return `{"rows": [...], "baseline": RUN, "warnings": [...]}`. A row has all known columns."""
-    rows = [columns.as_json(row, found.baseline) for row in found.rows]
-    document: dict[str, Any] = {"rows": rows, "warnings": found.warnings}
-    if found.baseline is not None:
-        document["baseline"] = found.baseline.run
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

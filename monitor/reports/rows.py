@@ -1,11 +1,10 @@
 """The facts of one run in a report: medians over steady iterations, memory, outcome, notes. Pure.
 
-columns.py formats them and derives more. Units: seconds, bytes, samples, TFLOP/s per GPU, ratios from 0 to 1. `None`:
+formats.py formats them and derives more. Units: seconds, bytes, samples, TFLOP/s per GPU, ratios from 0 to 1. `None`:
 not in the log.
 """
 
 from dataclasses import dataclass, field
-from decimal import Decimal
 
 from megatron_monitor.breakdown.profile import UNTIMED, critical
 from megatron_monitor.charts.steady import AtSize
@@ -15,13 +14,12 @@ from megatron_monitor.model import flops
 from megatron_monitor.model.flops import parameters
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.parsers.timers import CATEGORIES
-from megatron_monitor.reports import formulas
 from megatron_monitor.reports.outcome import Tally, outcome, remark
-from megatron_monitor.reports.printed_tflops import explains, misprint
 from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
 from megatron_monitor.statistics.median import median
 
+_DAY = 86400.0
 _NOT_STEADY = 2  # iterations of a run without steady time: the first one warms up, and one value has no median
 _ENDS_APART = 0.02  # the first and last stage are shown separately if they differ this much from the others
 
@@ -65,7 +63,7 @@ class Row:
     tflops_source: str | None = None
     tflops_computed: float | None = None
     tflops_formula: str | None = None
-    """The formula behind `tflops`. None: a printed figure that no formula gives."""
+    """The formula that computes `tflops`, or that gives the first printed figure. None: no formula gives it."""
     mfu: float | None = None
     hfu: float | None = None
     samples_per_second: float | None = None
@@ -111,14 +109,14 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
     row.global_batch_size = size or row.global_batch_size
     notes += _pace(row, state, steady, tally)
     notes += [] if (stands := level(state)) is None else [standing(stands)]
-    misprinted = _rates(row, state, steady, options)
+    _rates(row, state, steady, options)
     _memory(row, state)
     _breakdown(row, state)
     if row.tflops_source == "computed" and row.tflops_formula:
         notes.append(f"TFLOPs computed by {row.tflops_formula}")
     if row.restarts:
         notes.append(f"{row.restarts} restart{'s' if row.restarts > 1 else ''}")
-    row.notes = notes + ([misprinted] if misprinted else [])
+    row.notes = notes
     return row
 
 
@@ -174,47 +172,38 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> lis
     return []
 
 
-def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> str:
-    """Fill in the values that follow from the seconds. Return what is wrong with the printed TFLOPs."""
+def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> None:
+    """Fill in the values that follow from the seconds and the sizes."""
     attempt, seconds = state.attempt, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
-    printed, rounding = derived.printed_tflops(state) if attempt.whole_lines else None, 0.0
-    if steady is not None:  # the last line's figure is used for runs without steady iterations
-        printed = steady.tflops.median if steady.tflops.seen else printed
-        rounding = _rounding(steady.seconds.values)
-    formula = explains(state, printed, seconds, batch, sequence, rounding) if seconds else None
+    printed = derived.printed_tflops(state) if attempt.whole_lines else None
+    if steady is not None and steady.tflops.seen:  # the last line's figure is used for runs without steady iterations
+        printed = steady.tflops.median
+    computed = None
     if seconds:
-        _compute(row, state, seconds, formula, options, printed=printed is not None)
+        formula, first = attempt.tflops_formula, state.log_clock_first
+        computed = flops.computed_tflops(attempt.topology, seconds, batch, sequence, attempt.format, formula, first)
+        row.samples_per_second = batch / seconds if batch else None
+        peak = derived.peak_tflops(state, options.peak_tflops)
+        row.mfu, row.hfu = flops.utilisation(attempt.topology, seconds, batch, sequence, peak)
+        row.days = _days(options, seconds, batch, sequence)
+    if computed is not None:
+        row.tflops_computed = computed[1]
+        row.tflops_formula = computed[0] if printed is None else attempt.tflops_formula
     if row.samples_per_second is None:
         rate = attempt.engine.rates.median if attempt.step_source == "engine" else None
         row.samples_per_second = rate or attempt.latest.samples_per_second
     row.tflops, row.tflops_source = printed, "log"
     if printed is None:
-        row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None
-    return "" if formula else misprint(state, printed, seconds, batch, sequence, rounding, steady)
+        row.tflops, row.tflops_source = row.tflops_computed, "computed" if computed is not None else None
 
 
-def _compute(
-    row: Row, state: RunState, seconds: float, formula: str | None, options: Options, *, printed: bool
-) -> None:
-    """Compute values from sizes and seconds. `formula`: the one that gives the `printed` figure."""
-    attempt, batch, sequence = state.attempt, row.global_batch_size, row.sequence_length
-    first = state.log_clock_first
-    computed = flops.computed_tflops(attempt.topology, seconds, batch, sequence, attempt.format, formula, first)
-    if computed is not None:
-        row.tflops_computed = computed[1]
-        row.tflops_formula = formula if printed else computed[0]
-    row.samples_per_second = batch / seconds if batch else None
-    peak = derived.peak_tflops(state, options.peak_tflops)
-    row.mfu, row.hfu = flops.utilisation(attempt.topology, seconds, batch, sequence, peak)
-    row.days = formulas.days(options.iterations, options.tokens, seconds, batch, sequence)
-
-
-def _rounding(values: list[float]) -> float:
-    """Return half a unit of the last decimal of any of the values: the precision of the log."""
-    exponents = [Decimal(repr(round(value, 6))).normalize().as_tuple().exponent for value in values]
-    finest = min((exponent for exponent in exponents if isinstance(exponent, int)), default=0)
-    return float(10.0 ** min(finest, 0) / 2)
+def _days(options: Options, seconds: float, batch: int | None, sequence: int | None) -> float | None:
+    """Return the days for the wanted iterations, else tokens (seed 003: steps x sec / 86400). None: unknown."""
+    iterations: float | None = options.iterations
+    if not iterations and options.tokens and batch and sequence:
+        iterations = options.tokens / (batch * sequence)
+    return iterations * seconds / _DAY if iterations else None
 
 
 def _memory(row: Row, state: RunState) -> None:

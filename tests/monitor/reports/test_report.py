@@ -134,7 +134,7 @@ def test_fastest_first_and_unmeasured_last(tmp_path: Path) -> None:
 
 
 def test_baseline_and_days(tmp_path: Path) -> None:
-    """Difference, scaling efficiency, days to an end, the aggregate, the bubble."""
+    """Difference, scaling efficiency, days to an end, the aggregate."""
     log(tmp_path / "one.log", noise=0.0)
     log(tmp_path / "half.log", noise=0.0, world_size=192, seconds_per_iteration=200.0)
     found = rows(str(tmp_path), "--baseline", "half", "--iterations", "95367")
@@ -142,7 +142,6 @@ def test_baseline_and_days(tmp_path: Path) -> None:
     assert one["difference"] == pytest.approx(105.22 / 200 - 1)
     assert one["scaling_efficiency"] == pytest.approx(200 / 105.22 / 2)
     assert one["days"] == pytest.approx(95367 * 105.22 / 86400)
-    assert one["pipeline_bubble"] == pytest.approx(11 / 139)
     assert one["petaflops"] == pytest.approx(149.02 * 384 / 1024)
     by_tokens = rows(str(tmp_path), "--tokens", "400B")["one"]
     assert by_tokens["days"] == pytest.approx(400e9 / (2048 * 2048) * 105.22 / 86400)

@@ -1,5 +1,6 @@
 """`report` as people see it: a table that fits a terminal, empty cells, progress."""
 
+import csv
 import io
 import re
 import sys
@@ -10,8 +11,8 @@ from megatron_monitor.commands.progress import tracked
 from megatron_monitor.commands.report import show_on_terminal
 from megatron_monitor.commands.tables import fitting
 from megatron_monitor.reports.benchmark import benchmark
+from megatron_monitor.reports.formats import Benchmark, as_csv
 from megatron_monitor.reports.rows import Row
-from megatron_monitor.reports.tables import as_csv
 
 
 def rows(count: int = 3) -> list[Row]:
@@ -57,8 +58,11 @@ def test_columns_go_by_what_matters() -> None:
 
 def test_empty_is_empty_in_a_spreadsheet() -> None:
     """What is unknown has no character; what would run as a formula has an apostrophe; a figure has none."""
-    text = as_csv(("a", "b", "c", "d"), [("", None, "=1+1", "-3.5"), ("x", 0, "@y", "\t")])
-    assert text.splitlines() == ["a,b,c,d", ",,'=1+1,-3.5", "x,0,'@y,'\t"]
+    (first, second) = csv.DictReader(
+        io.StringIO(as_csv(Benchmark([Row("=1+1", "-3.5"), Row("@y", "\t", 0)], None, [])))
+    )
+    assert (first["run"], first["outcome"], first["nodes"]) == ("'=1+1", "-3.5", "")
+    assert (second["run"], second["outcome"], second["nodes"]) == ("'@y", "'\t", "0")
 
 
 class Terminal(io.StringIO):

@@ -1,17 +1,23 @@
-"""All columns of a report, in the order of all formats. Pure.
+"""The columns of a report and its formats: Markdown, CSV, JSON. Pure.
 
 To add a column, add a row to columns.csv. Its value is the field of Row with the same name, or from `_READ`. If it
 needs more of the run's state, add a field in rows.py first.
 """
 
+import csv
+import io
+import json
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from megatron_monitor.model.tables import rows_of
-from megatron_monitor.reports import formulas
 from megatron_monitor.reports.rows import Row
 
 GIB = 2**30
+# `12`, `1.30`, `-2.3 %`, `37 | 29`: figures are right-aligned
+_FIGURE = re.compile(r"[-+~]?[\d.,]+(?:e[-+]?\d+)?(?: ?[%×]| ?[KMGT]i?B?| ?[dsB])?")
 
 
 def size(count: int) -> str:
@@ -43,12 +49,6 @@ def petaflops(row: Row, _base: Row | None = None) -> float | None:
     return row.tflops * row.gpus / 1024 if row.tflops is not None and row.gpus else None
 
 
-def bubble(row: Row, _base: Row | None = None) -> float | None:
-    """Return the share of an iteration in which a pipeline stage waits. None: the batch is not divisible."""
-    number = formulas.micro_batches(row.global_batch_size, row.micro_batch_size, row.data_parallel_size)
-    return formulas.bubble(row.pipeline_parallel_size, number) if row.pipeline_parallel_size and number else None
-
-
 def difference(row: Row, base: Row | None) -> float | None:
     """Return seconds per iteration relative to the baseline's: -0.05 is 5 % faster. None: unknown."""
     mine, other = row.seconds_per_iteration, base.seconds_per_iteration if base is not None else None
@@ -75,7 +75,7 @@ def _share(category: str) -> Callable[[Row, Row | None], float | None]:
 
 _READ: dict[str, Callable[[Row, Row | None], Any]] = {
     "tokens_per_second": _tokens, "difference": difference, "scaling_efficiency": efficiency, "petaflops": petaflops,
-    "pipeline_bubble": bubble, "compute_share": _share("compute"), "communication_share": _share("communication"),
+    "compute_share": _share("compute"), "communication_share": _share("communication"),
     "data_share": _share("data"),
 }  # fmt: skip
 """Name of a column -> its value for (row, baseline). Other columns are the row's field of their name."""
@@ -116,16 +116,72 @@ class Column(NamedTuple):
 COLUMNS = rows_of("megatron_monitor.reports", "columns.csv", Column)
 
 
-def shown(rows: Sequence[Row], base: Row | None) -> list[Column]:
-    """Return the columns of a Markdown table of these rows."""
-    return [
-        column
+@dataclass(slots=True)
+class Benchmark:
+    """Rows in the order to show, and warnings about comparing them."""
+
+    rows: list[Row]
+    baseline: Row | None
+    warnings: list[str]
+
+
+def texts(found: Benchmark) -> dict[str, list[str]]:
+    """Return heading -> the cells of that column, empty if unknown."""
+    rows, base = found.rows, found.baseline
+    return {
+        column.title: [column.shows(row, base) for row in rows]
         for column in COLUMNS
         if column.title and (column.shown == "always" or any(column.value(row, base) is not None for row in rows))
-    ]
+    }
 
 
-def as_json(row: Row, base: Row | None) -> dict[str, Any]:
-    """Return all columns by name as plain data, without unknown ones."""
-    values = {column.name: column.value(row, base) for column in COLUMNS}
-    return {name: value for name, value in values.items() if value is not None and value not in ([], {})}
+def are_figures(cells: Sequence[str]) -> bool:
+    """Return True if the known cells of a column are figures."""
+    known = [cell for cell in cells if cell]
+    return bool(known) and all(map(_FIGURE.fullmatch, known))
+
+
+def as_markdown(found: Benchmark) -> str:
+    """Return a GitHub table, with pipes and line ends in cells escaped, and the warnings."""
+    columns = []
+    for heading, column in texts(found).items():
+        cells = [_escaped(cell) for cell in (heading, *column)]
+        width, right = max(3, *map(len, cells)), are_figures(column)
+        cells.insert(1, "-" * (width - right) + ":" * right)
+        columns.append([cell.rjust(width) if right else cell.ljust(width) for cell in cells])
+    parts = [*(f"| {' | '.join(line)} |" for line in zip(*columns, strict=True)), ""]
+    if found.warnings:
+        parts += ["Before comparing:", "", *(f"- {text}" for text in found.warnings), ""]
+    return "\n".join(parts)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", " ")
+
+
+def as_csv(found: Benchmark) -> str:
+    """Return all figures at full precision in base units, by RFC 4180 with CR LF."""
+    kept = [column for column in COLUMNS if column.csv == "yes"]
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow([column.name for column in kept])
+    for row in found.rows:
+        writer.writerow([_in_csv(column.value(row, found.baseline)) for column in kept])
+    return out.getvalue()
+
+
+def _in_csv(value: Any) -> Any:
+    """Return the cell. A text that a spreadsheet would run as a formula gets a leading apostrophe."""
+    cell = "; ".join(value) if isinstance(value, list) else "" if value is None else value
+    unsafe = isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r") and not _FIGURE.fullmatch(cell)
+    return f"'{cell}" if unsafe else cell
+
+
+def as_json(found: Benchmark) -> str:
+    """Return `{"rows": [...], "baseline": RUN, "warnings": [...]}`. A row has all known columns."""
+    rows = [{column.name: column.value(row, found.baseline) for column in COLUMNS} for row in found.rows]
+    known = [{name: value for name, value in row.items() if value not in (None, [], {})} for row in rows]
+    document: dict[str, Any] = {"rows": known, "warnings": found.warnings}
+    if found.baseline is not None:
+        document["baseline"] = found.baseline.run
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
