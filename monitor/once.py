@@ -83,7 +83,7 @@ def read_all(
     if not core.sources and not problems:
         problems += [f"{masked_path(watch.pattern)}: no file matches" for watch in watches(config)]
     for source in core.sources.values():
-        run = core.runs.get(source.run)
+        run = source.log.runs.get("")
         if run is None or not run.state.proven:
             problems.append(f"{source.name}: no training line in {source.reader.lines} lines")
     return core, problems

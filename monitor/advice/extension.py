@@ -122,14 +122,14 @@ class Advisor(Extension):
         advice = advice_of(
             state, run.book.open.values(), self._remediations, now, historical=run.historical, at_work=at_work
         )
-        sources = core.sources.of_run(run.log)
+        sources = [*run.log.sources.values()]
         replicas = set[str](run.identity.get("shares_job_with", ()))
         if state.job is not None:
             replicas.update(
                 name for name, one in core.runs.items() if one.state.job and one.state.job.id == state.job.id
             )
         replicas.discard(state.name)
-        waiting = [*sources, *(source for mate in replicas for source in core.sources.of_run(mate))]
+        waiting = [*sources, *(one for mate in replicas & core.logs.keys() for one in core.logs[mate].sources.values())]
         unread = run.historical or not state.live or state.lost or bool(state.unreadable) or core.is_read_further(run)
         return {
             "advice": replace(

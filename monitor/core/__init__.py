@@ -14,7 +14,7 @@ tick it evaluates the rules of the runs that are due. A line passes the first gr
     sources.py      the followed files: reader, position, read to the end or not
     runs.py         the runs: begin, become historical, get lost, expire, make room
     job_index.py    streams by Slurm job
-    groups.py       an index of names by group: files of a run, runs of a log
+    logs.py         the sources with one name, and their runs
     counters.py     what the monitor counts about its own reading
     quarantine.py   sources and runs at which the monitor's own code failed
     saved.py        what a restart needs
@@ -46,6 +46,7 @@ from megatron_monitor.core.counters import count_lines
 from megatron_monitor.core.extension import Extension
 from megatron_monitor.core.folding import Folding
 from megatron_monitor.core.intake import MessageHandler
+from megatron_monitor.core.logs import Log
 from megatron_monitor.core.outbox import Outbox
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.saved import ENDED, EXTENSION, MONITOR, LogState, PartitionOffset, Saved, UnclaimedState
@@ -116,7 +117,7 @@ class Core(Watched):
         self.folding.release_overdue(now)
         self.folding.settle(now)
         for run in self.due(now):
-            if self.sources.catching_up(run.log):
+            if run.log.unread:
                 continue
             run.next_check = now + LOOK
             if run.failed:
@@ -144,7 +145,7 @@ class Core(Watched):
         transitions = self.judge.judge(run, now)
         if transitions or before != (run.state.attempt.hung, run.state.attempt.phase):
             run.dirty = True
-            self.touch(run.log)
+            self.touch(run.log.name)
         run.next_check = self.next_check(run, now)
         for extension in self.extensions:
             extension.evaluated(run)
@@ -167,7 +168,7 @@ class Core(Watched):
         """Report a quarantined run once, unless its log is old."""
         if not run.failure_logged:
             run.failure_logged = True
-            written = (source.mtime for source in self.sources.of_run(run.log))
+            written = (source.mtime for source in run.log.sources.values())
             silent = now + self.wall_offset - max(written, default=0.0)
             recent = silent < self.config.detectors.hang.first_of("starting")
             if run.state.proven and not run.historical and (run.state.live or recent):
@@ -187,7 +188,7 @@ class Core(Watched):
         """Keep the lines around an open incident's line."""
         if item.status != "firing":
             run.excerpts.pop(item.incident, None)
-        elif item.incident not in run.excerpts and (sources := self.sources.of_run(run.log)):
+        elif item.incident not in run.excerpts and (sources := [*run.log.sources.values()]):
             line = cause_of(item).line
             holding = [source for source in sources if line and source.tail.holds(line)]
             source = max(holding or sources, key=lambda one: one.read_at)
@@ -199,7 +200,7 @@ class Core(Watched):
 
     def is_read_further(self, run: Run) -> bool:
         """Return True if lines of the run are still unread, or if it is quarantined."""
-        own = self.sources.of_run(run.log)
+        own = run.log.sources.values()
         return bool(run.failed) or any(not source.caught_up or source.behind_bytes for source in own)
 
     # --- what is shown ----------------------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ class Core(Watched):
         runs = [
             run
             for _, run in sorted(self.runs.items())
-            if run.state.proven and (run.shown is not None or not self.sources.catching_up(run.log))
+            if run.state.proven and (run.shown is not None or not run.log.unread)
         ]
         ends = {"stopped": self._stopped, "over": self._over}
         found = (show(run, now, self.config, self.quarantine, self._shown_run, asked, **ends) for run in runs)
@@ -244,7 +245,7 @@ class Core(Watched):
         found: dict[str, Any] = {}
         for extension in self.extensions:
             found |= extension.shown_run(run, now)
-        latest = sorted(self.sources.of_run(run.log), key=lambda source: -source.read_at)
+        latest = sorted(run.log.sources.values(), key=lambda source: -source.read_at)
         return found | {
             "log": {
                 "streams": [{"stream": one.path, "lines": one.tail.lines()} for one in latest[:_STREAMS]],
@@ -281,14 +282,14 @@ class Core(Watched):
         self.changed = self.save_soon = True
         for extension in self.extensions:
             extension.changed = True
-        self.touched.update((ENDED,), self.saved.logs, self.runs.logs, self.sources.runs)
+        self.touched.update((ENDED,), self.saved.logs, self.logs, self.sources.dormant_logs)
 
     def save(self, now: float) -> Saved:
         """Return what a restart needs: consistent states and offsets."""
         saved = self._of_monitor(now)
         saved.ended = self.ended.by_name
         saved.extensions = {extension.name: extension.save() for extension in self.extensions if extension.name}
-        for log in {*self.saved.logs, *self.runs.logs, *self.sources.runs}:
+        for log in {*self.saved.logs, *self.logs, *self.sources.dormant_logs}:
             if (one := self._of_log(log, now)) is not None:
                 saved.sources.update(one.sources)
                 saved.runs.update(one.runs)
@@ -322,7 +323,8 @@ class Core(Watched):
             for kept in dormant.values():
                 kept.saved_at = now
             return LogState(dormant)
-        sources, runs = self.sources.of_run(log), self.runs.of_log(log)
+        known = self.logs.get(log) or Log(log)
+        sources, runs = known.sources.values(), known.runs.values()
         if any(source.failed for source in sources) or any(run.failed for run in runs):
             return None
         found = self.saved.of_log(log)

@@ -82,7 +82,7 @@ class Attribution:
             self._follow_key(source)
         if member.steps or member.arguments is not None:
             self.run_streams.add(source)
-        self.jobs.changed(source.run)
+        self.jobs.changed(source.log)
 
     def dropped(self, source: Source) -> None:
         """Remove a stream that is no longer followed."""
@@ -111,7 +111,7 @@ class Attribution:
     def _take_unsettled(
         self, source: Source, entries: Sequence[LogEvent], kinds: Sequence[str], at: float, now: float
     ) -> Due:
-        member, due, run, setup_events = source.member, list[LogEvent](), source.run, list(source.setup_events)
+        member, due, log, setup_events = source.member, list[LogEvent](), source.log, list(source.setup_events)
         set_up = max([place for place, kind in enumerate(kinds) if kind in _SET_UP], default=-1)
         self.run_streams.join_replicas(source)
         for place, entry in enumerate(entries):
@@ -130,7 +130,7 @@ class Attribution:
             if type(entry.event) in STEP_EVENTS:
                 member.settled = member.settled or not self.waits(source)
                 self._note_step(source, entry, at)
-        moved = member.owner == source.run != run
+        moved = member.owner == source.log.name and source.log is not log
         found: Due = [((entry,), when) for entry, when in (setup_events if moved else ())]
         found += self.run_streams.beyond(source, [(due, at)])
         if self.waits(source):
@@ -166,15 +166,15 @@ class Attribution:
         member.take_key(key)
         self.jobs.add(source)
         self._follow_key(source)
-        self.jobs.changed(source.run)
+        self.jobs.changed(source.log)
 
     def _follow_key(self, source: Source) -> None:
         """Move a stream without steps to the run that has its job's steps."""
         for other in self.jobs.others(source):
-            if source.member.steps or other.run == source.run or not other.member.steps or self.waits(other):
+            if source.member.steps or other.log is source.log or not other.member.steps or self.waits(other):
                 continue
             if identity.relation(source.member, other.member, {}) == "same":
-                self._move(source, other.run, f"same job as {other.name}")
+                self._move(source, other.log.name, f"same job as {other.name}")
                 if other.member.base == source.member.base:
                     source.member.label = other.member.label
 
@@ -259,7 +259,7 @@ class Attribution:
         if not overdue and any(not read or self._may_report_more(source, other) for other in unknown):
             return []  # later lines may decide it
         if any(self._is_before(source, other) for other in others):
-            source.older_state = RunState(source.run)
+            source.older_state = RunState(source.log.name)
             source.member.why += f"; older than {others[0].name}"
         return self._settle(source)
 
@@ -342,7 +342,7 @@ class Attribution:
 
     def _separate(self, source: Source, other: Source) -> Due:
         """Make the stream a separate run, because another training has the name."""
-        member, before = source.member, source.run
+        member, before = source.member, source.log
         name = member.base
         if name == other.member.base:
             self._warn(source, other)
@@ -374,37 +374,37 @@ class Attribution:
         member.settled = member.steps > 0
         if member.steps or member.arguments is not None:
             self.run_streams.add(source)
-        self.jobs.changed(source.run)
+        self.jobs.changed(source.log)
         together = itertools.groupby(waited, operator.itemgetter(1))
         return self.run_streams.beyond(source, [([entry for entry, _ in group], at) for at, group in together])
 
     def _move(self, source: Source, run: str, why: str) -> None:
-        before = source.run
+        before = source.log
         source.member.why = why
-        if run == before:
+        if run == before.name:
             return
         self.run_streams.leave(source)
         self._watched.sources.move(source, run)
-        left = self._watched.runs.get(before)
-        if left is not None and not left.book.open and not self._watched.sources.of_run(before):
+        left = before.runs.get("")
+        if left is not None and not left.book.open and not before.sources:
             self._watched.runs.drop(left)
         self._watched.save_soon = True
-        for log in (before, run):
-            self._watched.touch(log)
+        for log in (before, source.log):
+            self._watched.touch(log.name)
             self.jobs.changed(log)
 
     def _gather(self, source: Source) -> None:
         """After its first steps: move other streams of its job here, or this stream to their run."""
         member = source.member
         for other in self.jobs.others(source):
-            if other.run == source.run or self.waits(other):
+            if other.log is source.log or self.waits(other):
                 continue
             if not other.member.steps:
                 self._follow_key(other)
             elif member.young and identity.relation(member, other.member, self._seen(other)) == "same":
                 copied = identity.is_copy(member, other.member)
                 member.copy_of = other.name if copied else ""
-                self._move(source, other.run, f"{'copy of' if copied else 'same job as'} {other.name}")
+                self._move(source, other.log.name, f"{'copy of' if copied else 'same job as'} {other.name}")
                 self.run_streams.join(source, other)
 
     def overdue(self, now: float) -> list[tuple[Source, Due]]:

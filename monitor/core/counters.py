@@ -44,5 +44,5 @@ def count_left_out(counts: MonitorCounts, source: Source) -> None:
     if (ordered := source.ordered) is not None:
         for name, many in (("late_lines_total", ordered.late), ("duplicate_lines_total", ordered.again)):
             if many:
-                counts.add(name, source.run, by=many)
+                counts.add(name, source.log.name, by=many)
         ordered.late = ordered.again = 0

@@ -104,7 +104,7 @@ class Folding:
                 ready.clear()
             number = experiments.number
             due = experiments.take(entry, at, run.state if run is not None else None)
-            self._watched.sources.note_experiment(source)
+            source.log.note_experiment(source)
             if experiments.number != number:
                 self._begin_experiment(source, run, due[0][1], now)
             if is_reported and all(written == at for _, written in due):
@@ -134,7 +134,7 @@ class Folding:
     def _begin_experiment(self, source: Source, before: Run | None, at: float, now: float) -> None:
         """The source begins another experiment: the run `before` is over."""
         run = self._watched.run_of(source, now)
-        if run is None or run is before or self._watched.sources.current(source.run) != run.state.name:
+        if run is None or run is before or run is not source.log.current:
             return  # a per-rank file that is late
         run.historical = False  # a sweep may return to an experiment
         if before is None:
@@ -147,7 +147,7 @@ class Folding:
     def _fold_into(self, run: Run | None, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
         if run is None or not entries or run.failed:
             return
-        self._watched.touch(run.log)
+        self._watched.touch(run.log.name)
         self._note_source(run.state, source)
         if source.older_state is not None:
             for entry in entries:
@@ -186,13 +186,13 @@ class Folding:
         if source.name not in state.sources:
             state.sources[source.name] = None
             state.pid_file = pid_file_of(state.name, state.sources, self._watched.config.runs)
-            self._attribution.jobs.changed(source.run)
+            self._attribution.jobs.changed(source.log)
 
     def take_deferred(self, run: Run, now: float) -> None:
         """Fold the deferred ends and failures after the loop, except those older than the loop's last line."""
         self._watched.of_run(run, lambda: self._take_held_back(run))
         self._watched.request(run)
-        new = all(source.new for source in self._watched.sources.values() if source.run == run.state.name)
+        new = all(source.new for source in run.log.sources.values())
         self._watched.archive_or_watch(run, now, new=new)
 
     def _take_held_back(self, run: Run) -> tuple[()]:
@@ -216,7 +216,7 @@ class Folding:
     def release_overdue(self, now: float) -> None:
         """Fold lines that have waited too long for arguments, or for the decision about their run."""
         for source, due in self._attribution.overdue(now):
-            self._watched.touch(source.run)
+            self._watched.touch(source.log.name)
             self._take_due(source, due, now)
         for source in self.holders():
             if not 0.0 <= now - self._holding[source.name] < HELD_SECONDS:
@@ -243,7 +243,8 @@ class Folding:
         """Return the run as it is saved, with its waiting lines: they are before the saved offsets."""
         holding = [one for one in self.holders() if self._watched.current(one) is run]
         if run.deferred or holding:
-            run = Run(copy.deepcopy(run.state), copy.deepcopy(run.book), run.historical, deferred=list(run.deferred))
+            state, book = copy.deepcopy((run.state, run.book))
+            run = Run(state, book, run.historical, log=run.log, deferred=list(run.deferred))
             for source in holding:
                 for entry, at in source.experiments.held:
                     self._watched.judge.take(run, (entry,), source.name, at, source.caught_up)

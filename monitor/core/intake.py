@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from megatron_monitor.core.attribution import Attribution
 from megatron_monitor.core.counters import count_bytes, count_left_out, count_lines
 from megatron_monitor.core.folding import Folding
+from megatron_monitor.core.logs import Log
 from megatron_monitor.core.observing import Observing
 from megatron_monitor.core.ordered import HOLD, Ordered
 from megatron_monitor.core.runs import Run
@@ -81,13 +82,13 @@ class MessageHandler:
                     self._of_source(source, message, now)
                 elif isinstance(message, Gone) and (saved := self._watched.saved.sources.get(message.source)):
                     self._watched.awaited[saved.run] -= 1
-                    if not self._watched.sources.catching_up(saved.run):
-                        for run in self._watched.runs.of_log(saved.run):
+                    if (log := self._watched.logs.get(saved.run)) is not None and not log.unread:
+                        for run in log.runs.values():
                             self._all_read(run, now, new=False)
 
     def _of_source(self, source: Source, message: Data | Lines | Restarted | CaughtUp | Gone, now: float) -> None:
         if not isinstance(message, CaughtUp) or not source.resumed:  # a restart does not change the parts of old logs
-            self._watched.touch(source.run)
+            self._watched.touch(source.log.name)
         match message:
             case Data():
                 self._data(source, message, now)
@@ -108,12 +109,12 @@ class MessageHandler:
         if source is None:
             return
         source.failed = why
-        self._watched.touch(source.run)
+        self._watched.touch(source.log.name)
         self._finish(source, now)
         self._folding.drop(name)
-        self._set_unreadable(self._watched.current(source), name, source.run, why, now)
+        self._set_unreadable(self._watched.current(source), name, source.log, why, now)
 
-    def _set_unreadable(self, run: Run | None, name: str, log: str, why: str | None, now: float) -> None:
+    def _set_unreadable(self, run: Run | None, name: str, log: Log, why: str | None, now: float) -> None:
         """Note in the run, if it has begun, why that source of its log cannot be read; None: it can be."""
         if run is None:
             return
@@ -121,14 +122,14 @@ class MessageHandler:
             run.state.unreadable.pop(name, None)
         else:
             run.state.unreadable[name] = why
-        followed, unreadable = {source.name for source in self._watched.sources.of_run(log)}, run.state.unreadable
-        run.state.lost = bool(unreadable) and unreadable.keys() >= followed
+        unreadable = run.state.unreadable
+        run.state.lost = bool(unreadable) and unreadable.keys() >= log.sources.keys()
         self.observing.follow(run, now)
         self._watched.request(run)
 
     def _agent(self, source: Source, why: str | None, now: float) -> None:
         """Note that the source's agent is stale (`why`) or has returned (None)."""
-        self._set_unreadable(self._watched.current(source), source.name, source.run, why, now)
+        self._set_unreadable(self._watched.current(source), source.name, source.log, why, now)
 
     def _opened(self, message: Opened, now: float) -> None:
         saved = self._watched.saved.take_source(message.source)
@@ -139,8 +140,10 @@ class MessageHandler:
         member, name = self._attribution.member(message.path, member, log)
         if saved is not None:
             self._watched.awaited[saved.run] -= 1
-            self._watched.runs.claim(self._watched.saved, saved.run, name)
-            self._note_gap(name, saved.saved_at, lost=not message.resumed or ordered is not None)
+            self._watched.runs.claim(self._watched.saved, saved.run, self._watched.logs.named(name))
+            self._note_gap(
+                self._watched.logs.named(name), saved.saved_at, lost=not message.resumed or ordered is not None
+            )
         self._drop(message.source)
         if not message.resumed or saved is None or saved.run != name:
             self._watched.touch(name)
@@ -166,19 +169,19 @@ class MessageHandler:
         dormant = replace(saved, run=run, member=member, position=place, mount=message.mount, owner=message.owner)
         return self._becomes_dormant(message.source, message.path, dormant, now)
 
-    def _note_gap(self, log: str, since: float, *, lost: bool) -> None:
+    def _note_gap(self, log: Log, since: float, *, lost: bool) -> None:
         """Note that the time since `since` was not observed. `lost`: lines may be missing or not sent yet."""
-        for run in [one for one in self._watched.runs.of_log(log) if one.state.live]:
+        for run in [one for one in log.runs.values() if one.state.live]:
             run.away, coverage, stopped = True, run.state.coverage, max(since, run.state.progress_at or since)
             coverage.until = stopped if coverage.until is None else min(coverage.until, stopped)
             if lost:
                 coverage.unconfirmed = run.dated = None
-            self._watched.touch(log)
+            self._watched.touch(log.name)
 
     def _drop(self, name: str) -> None:
         source = self._watched.sources.awake(name)
         if source is not None:
-            self._watched.touch(source.run)
+            self._watched.touch(source.log.name)
             count_lines(self._watched.counts, source)
             self._attribution.dropped(source)
             self._watched.sources.drop(source)
@@ -239,7 +242,7 @@ class MessageHandler:
         for data, at in self._dated(source, due, now):
             self._folding.take(source, source.reader.feed(data), at, now)
         self._folding.note_held_back(source)
-        self._watched.touch(source.run)
+        self._watched.touch(source.log.name)
         run = self._watched.current(source)
         if run is not None and run.state.attempt is attempt and steps[0]:
             self._note_missing(source, run, steps)
@@ -254,7 +257,7 @@ class MessageHandler:
         missing = last - before[0] - (count - before[1])
         if missing > 0:
             source.member.missing += missing
-            self._attribution.jobs.changed(source.run)
+            self._attribution.jobs.changed(source.log)
             _log.warning("run=%s %d iterations before %d did not arrive", run.state.name, missing, last)
 
     def _dated(self, source: Source, due: Sequence[tuple[bytes, bytes]], now: float) -> Iterator[tuple[bytes, float]]:
@@ -290,7 +293,7 @@ class MessageHandler:
         self._watched.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
         if source.failed:
             self._watched.quarantine.forget("source", source.name)
-            self._set_unreadable(self._watched.current(source), source.name, source.run, None, now)
+            self._set_unreadable(self._watched.current(source), source.name, source.log, None, now)
         source.restart(self._watched.rules, message)
         self._watched.save_soon = True
         _log.info("source=%s reason=%s proof=%s restarted", source.name, message.reason, message.proof)
@@ -301,9 +304,9 @@ class MessageHandler:
         self._folding.decide(source, now)
         self._folding.release(source, now)
         self._finish(source, now)
-        run = self._watched.runs.get(self._watched.sources.current(source.run))
+        run = source.log.current
         if run is not None and source.name in run.state.unreadable:  # an earlier process could not read it
-            self._set_unreadable(run, source.name, source.run, None, now)
+            self._set_unreadable(run, source.name, source.log, None, now)
         if (run is None or not run.state.proven) and not source.resumed and source.reader.fed_bytes:
             self._note_untrained(source.name, source.reader.lines)
         if source.reported_nothing and self._becomes_dormant(source.name, source.path, source.save(now), now):
@@ -320,7 +323,8 @@ class MessageHandler:
         silent = now + self._watched.wall_offset - saved.position.written
         if silent < self._watched.dormant_seconds or name != path:
             return False
-        if self._watched.runs.of_log(saved.run) or self._watched.saved.of_log(saved.run).sources:
+        log = self._watched.logs.get(saved.run)
+        if (log is not None and log.runs) or self._watched.saved.of_log(saved.run).sources:
             return False
         return self._watched.sources.put_dormant(name, saved)
 
@@ -328,16 +332,19 @@ class MessageHandler:
         """Note that a file cannot be read, or can be read again. It may never have been opened."""
         source = self._watched.sources.awake(message.source)
         saved = self._watched.saved.sources.get(message.source)
-        log = source.run if source else self._attribution.member(message.source, *_known(saved, None)[:2])[1]
-        name = self._watched.sources.current(log, source)
+        if source is not None:
+            log = source.log
+        else:
+            log = self._watched.logs.named(self._attribution.member(message.source, *_known(saved, None)[:2])[1])
+        if isinstance(message, Unreadable) and not log.runs:  # a saved run; an unreadable file begins no run
+            self._watched.runs.claim(self._watched.saved, log.name, log)
+            self._watched.runs.archive_stale(log.runs.get(""), now)
+        run = log.current if source is None else log.run_of(source)
+        self._set_unreadable(run, message.source, log, getattr(message, "message", None), now)
+        self._watched.logs.leave(log)
         if isinstance(message, Readable):
-            self._set_unreadable(self._watched.runs.get(name), message.source, log, None, now)
             self.unreadable.pop(message.source, None)
         else:
-            if log not in self._watched.runs:  # a saved run; an unreadable file begins no run
-                self._watched.runs.claim(self._watched.saved, log, log)
-                self._watched.runs.archive_stale(self._watched.runs.get(log), now)
-            self._set_unreadable(self._watched.runs.get(name), message.source, log, message.message, now)
             if source is not None:
                 self._finish(source, now)  # the run does not wait for an unreadable file
             if message.source not in self.unreadable:
@@ -349,8 +356,8 @@ class MessageHandler:
         if source.caught_up:
             return
         self._watched.sources.finish(source)
-        run = self._watched.runs.get(self._watched.sources.current(source.run))
-        if run is not None and run.state.proven and not self._watched.sources.catching_up(source.run):
+        run = source.log.current
+        if run is not None and run.state.proven and not source.log.unread:
             self._watched.request(run, save=False)  # changes are saved below
             self._all_read(run, now, new=source.new)
 
@@ -365,7 +372,7 @@ class MessageHandler:
         if run is None:
             return
         if run.state.live and run.state.attempt.phase not in ENDED:
-            self._set_unreadable(run, source.name, source.run, "the file was deleted", now)
+            self._set_unreadable(run, source.name, source.log, "the file was deleted", now)
         self._watched.request(run)
         self._watched.save_soon = True
         count_lines(self._watched.counts, source)
@@ -384,8 +391,8 @@ class MessageHandler:
         """All sources end."""
         for source in self._watched.sources.values():
             self._flush(source, now)
-        for name, run in self._watched.runs.items():
-            if name == self._watched.sources.current(run.log):
+        for run in self._watched.runs.values():
+            if run is run.log.current:
                 self._folding.take_deferred(run, now)
 
 
@@ -401,5 +408,5 @@ def _known(
     if saved is not None:
         return saved.member, saved.run, saved.experiments, saved.position.former
     if before is not None:
-        return before.member, before.run, before.experiments, before.marker.former
+        return before.member, before.log.name, before.experiments, before.marker.former
     return None, "", None, ()

@@ -72,7 +72,7 @@ class Observing:
 
     def follow(self, run: Run, now: float) -> None:
         """Begin or end a gap in the run's coverage, depending on its streams."""
-        reporting, state = self._watched.sources.with_steps(run.log), run.state
+        reporting, state = run.log.with_steps(), run.state
         coverage = state.coverage
         state.no_heartbeat = bool(reporting) and all(
             source.ordered is not None and _agent(source) not in (self._beating or ()) for source in reporting
@@ -80,7 +80,7 @@ class Observing:
         if run.away:
             return
         since = self._since_all(reporting)
-        partial = since is not None and self._since_all(self._watched.sources.of_run(run.log)) is None
+        partial = since is not None and self._since_all([*run.log.sources.values()]) is None
         if since is None and state.lost:
             since, partial = now if coverage.until is None else coverage.until, True
         changed = coverage.go_on(now) if since is None else coverage.stop(since, partial=partial)
@@ -101,9 +101,9 @@ class Observing:
         """A mount was unobserved for some time, and its content follows; `listen` is called then."""
         self._mounts[message.mount] = min(now - message.seconds, self._mounts.get(message.mount, now))
         for run in self._watched.runs.values():
-            if any(source.mount == message.mount for source in self._watched.sources.of_run(run.log)):
+            if any(source.mount == message.mount for source in run.log.sources.values()):
                 self.follow(run, now)
-                self._watched.touch(run.log)
+                self._watched.touch(run.log.name)
         self._watched.counts.add("unobserved_seconds_total", message.mount, by=message.seconds)
         _log.warning(
             "mount=%s was not observed for %.1f s: that time does not count as silence", message.mount, message.seconds

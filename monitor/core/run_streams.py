@@ -21,11 +21,10 @@ class RunStreams:
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
-        self._streams: dict[str, dict[str, Source]] = {}
 
     def add(self, source: Source) -> None:
         """Add a stream that reports steps or arguments."""
-        streams = self._streams.setdefault(source.run, {})
+        streams = source.log.reporting
         streams.setdefault(source.name, source)
         if len(streams) > _MAX_STREAMS:
             del streams[next(iter(streams))]
@@ -34,19 +33,17 @@ class RunStreams:
         """Remove a stream that is no longer followed or moves to another run."""
         if (stream := self._stream(source)) is not None:
             stream.replica_attempt, stream.joins_attempt = NO_ATTEMPT, False
-        streams = self._streams.get(source.run, {})
-        streams.pop(source.name, None)
-        if not streams:
-            self._streams.pop(source.run, None)
+        source.log.reporting.pop(source.name, None)
 
     def of(self, source: Source) -> Iterator[Source]:
         """Yield the other streams of its run."""
-        others = tuple(self._streams.get(source.run, {}).values())
+        others = tuple(source.log.reporting.values())
         return (other for other in others if other is not source)
 
     def count(self, run: str) -> int:
-        """Return the number of a run's streams."""
-        return len(self._streams.get(run, ()))
+        """Return the number of streams of the log with that name."""
+        log = self._watched.logs.get(run)
+        return 0 if log is None else len(log.reporting)
 
     def join_replicas(self, source: Source) -> None:
         """Join a per-process file to another file of the same attempt, by the launcher's file names."""

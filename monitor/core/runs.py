@@ -1,6 +1,5 @@
 """The registry of runs: how a run begins, becomes historical, and is dropped."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +8,7 @@ from msgspec.structs import replace
 from megatron_monitor.charts.history import History
 from megatron_monitor.config import Config
 from megatron_monitor.core.backlog_evaluation import BacklogEvaluation
-from megatron_monitor.core.groups import Groups
+from megatron_monitor.core.logs import Log, Logs
 from megatron_monitor.core.saved import UnclaimedState
 from megatron_monitor.detectors import hang
 from megatron_monitor.evaluation import MonitoredRun
@@ -43,10 +42,11 @@ def being_copied(state: RunState, stamp_before: float | None, seconds: float, no
     return attempt.progress_clock - stamp_before > max(_MIN_COPIED, _COPYING * seconds)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Run(MonitoredRun):
     """A run with its next evaluation and what was last shown of it (view.py)."""
 
+    log: Log
     deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
     """(event, source, instant): ends and failures from files without a training loop (a job's `.err`), until the
     loop's file is read."""
@@ -85,91 +85,77 @@ class Run(MonitoredRun):
     excerpts: dict[str, Excerpt] = field(default_factory=dict)
     """Kind of open incident -> the log's lines around the one to which it refers."""
 
-    @property
-    def log(self) -> str:
-        """The name under which its sources are grouped: its own, or that of the first experiment in its log."""
-        return self.state.experiment.log or self.state.name
-
 
 class Runs(dict[str, Run]):
     """Runs by name, at most `max_runs`."""
 
-    def __init__(self, config: Config, *, charts: bool) -> None:
+    def __init__(self, config: Config, logs: Logs, *, charts: bool) -> None:
         """`charts`: keep the data of the charts."""
         super().__init__()
         self.wall_offset = 0.0
         self._config = config
-        self._charts = charts
-        self._of_log = Groups()
+        self._logs, self._charts = logs, charts
         self._ended_at, self._oldest_end = float("-inf"), 0.0  # instant of the cache, oldest progress of ended runs
 
     def drop(self, run: Run) -> None:
         """Remove a run."""
         del self[run.state.name]
-        self._of_log.remove(run.log, run.state.name)
+        del run.log.runs[run.state.experiment.label]
+        self._logs.leave(run.log)
 
-    @property
-    def logs(self) -> Iterable[str]:
-        """The logs that have a run."""
-        return self._of_log
-
-    def of_log(self, log: str) -> list[Run]:
-        """Return the runs of a log: one per experiment."""
-        return [self[name] for name in self._of_log.of(log)]
-
-    def begin(self, name: str, now: float, experiment: Experiment | None = None) -> Run:
-        """Add a new run. `experiment`: given if it is not the first of its log."""
+    def begin(self, log: Log, label: str, now: float) -> Run:
+        """Add a new run. `label`: that of its experiment; empty for the first of the log."""
+        name = experiment_name(log.name, label)
         state = RunState(name=name, read_at=now, history=History(kept=self._charts))
-        state.experiment = experiment or state.experiment
-        return self._add(
-            Run(state, backlog_evaluation=BacklogEvaluation(name, now + self.wall_offset) if self._charts else None)
-        )
+        if label:
+            state.experiment = Experiment(log.name, label)
+        evaluation = BacklogEvaluation(name, now + self.wall_offset) if self._charts else None
+        return self._add(Run(state, log=log, backlog_evaluation=evaluation))
 
-    def claim(self, saved: UnclaimedState, saved_name: str, name: str) -> None:
+    def claim(self, saved: UnclaimedState, saved_name: str, log: Log) -> None:
         """Continue a saved run and the other experiments of its log under their present names, if these are free."""
         for known in saved.take_runs(saved_name):
             state, experiment = known.state, known.state.experiment
             if experiment.log:
-                state.experiment = replace(experiment, log=name)
-            present = experiment_name(name, experiment.label)
+                state.experiment = replace(experiment, log=log.name)
+            present = experiment_name(log.name, experiment.label)
             if present not in self:
                 state.name = present
                 if state.live and state.coverage.until is None:
                     state.coverage.unconfirmed = state.coverage.unconfirmed or 0.0
-                run = self._add(Run(state, known.book, known.historical))
+                run = self._add(Run(state, known.book, known.historical, log=log))
                 if state.progress_at is not None:
                     run.dated = state.progress_at, state.attempt.progress_clock, state.iterations_total
 
     def _add(self, run: Run) -> Run:
         run.state.wall_offset = self.wall_offset
         run.state.pid_file = pid_file_of(run.state.name, run.state.sources, self._config.runs)
-        self[run.state.name] = run
-        self._of_log.add(run.log, run.state.name)
+        self[run.state.name] = run.log.runs[run.state.experiment.label] = run
         return run
 
-    def make_room(self, busy: Callable[[str], bool]) -> Run | None:
-        """Drop and return the ended run with the oldest progress that is not `busy`; None if all runs are live."""
-        ended = self._ended(busy)
+    def make_room(self) -> Run | None:
+        """Drop and return the ended run with the oldest progress whose log is read; None if all runs are live."""
+        ended = self._ended()
         if not ended:
             return None
         run = self[min(ended)[-1]]
         self.drop(run)
         return run
 
-    def all_ended_since(self, at: float, busy: Callable[[str], bool], now: float) -> bool:
+    def all_ended_since(self, at: float, now: float) -> bool:
         """Return True if all ended runs had progress after `at`. The answer is cached for a second, because an archive
         asks for each of its files.
         """
         if not 0.0 <= now - self._ended_at < _ENDED_CACHE:
-            self._ended_at, self._oldest_end = now, min((at for _, at, _ in self._ended(busy)), default=float("-inf"))
+            self._ended_at, self._oldest_end = now, min((at for _, at, _ in self._ended()), default=float("-inf"))
         return at < self._oldest_end
 
-    def _ended(self, busy: Callable[[str], bool]) -> list[tuple[bool, float, str]]:
+    def _ended(self) -> list[tuple[bool, float, str]]:
         """Return (has open incidents, instant of the last progress, name) of each ended run."""
         return [
             (bool(run.book.open), run.state.progress_at or 0.0, name)
             for name, run in self.items()
-            if (run.historical or not busy(run.log))
+            if (run.historical or not run.log.unread)
             and (run.failed or not run.state.live or run.state.attempt.phase in ENDED)
         ]
 

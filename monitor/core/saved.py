@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Struct, field
 
 from megatron_monitor.alerts import Alerts
-from megatron_monitor.core.groups import Groups
 from megatron_monitor.core.outbox import PendingNotification
 from megatron_monitor.evaluation import MonitoredRun
 from megatron_monitor.follow.messages import Position
@@ -108,6 +107,28 @@ class Saved(LogState):
         for name, one in list(self.sources.items()):
             if one.run not in kept and one.reader.matched_lines and not one.put_out:
                 del self.sources[name]
+
+
+class Groups(dict[str, tuple[str, ...]]):
+    """Key -> its names in the order of arrival. Most keys have one name, for which a tuple is the smallest form."""
+
+    def add(self, key: str, name: str) -> None:
+        """Add a name to the key."""
+        known = self.of(key)
+        if name not in known:
+            self[key] = (*known, name)
+
+    def remove(self, key: str, name: str) -> None:
+        """Remove a name from the key."""
+        left = tuple(one for one in self.of(key) if one != name)
+        if left:
+            self[key] = left
+        else:
+            self.pop(key, None)
+
+    def of(self, key: str) -> tuple[str, ...]:
+        """Return the names of one key."""
+        return self.get(key, ())
 
 
 class UnclaimedState:

@@ -1,6 +1,6 @@
 """The registry of followed files: reader, verified position, and whether the file was read to its end."""
 
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -8,7 +8,7 @@ from msgspec import Struct, field, msgpack
 
 from megatron_monitor.config import Config
 from megatron_monitor.config import Watch as Runs
-from megatron_monitor.core.groups import Groups
+from megatron_monitor.core.logs import Log, Logs
 from megatron_monitor.core.ordered import Ordered
 from megatron_monitor.core.saved import SavedSource
 from megatron_monitor.follow.content import ENOUGH_BYTES
@@ -16,7 +16,7 @@ from megatron_monitor.follow.marker import Marker
 from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Restarted
 from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.identity import StreamIdentity
-from megatron_monitor.identity.naming import experiment_name, watch_of
+from megatron_monitor.identity.naming import watch_of
 from megatron_monitor.log_tail import LogTail
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
@@ -40,12 +40,12 @@ def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
     return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),)).watch for path in known)]
 
 
-class Source(Struct):
-    """One followed file, its run (that of its first experiment), and how far it was read."""
+class Source(Struct, eq=False):
+    """One followed file, its log, and how far it was read."""
 
     name: str
     path: str
-    run: str
+    log: Log
     reader: SourceReader
     marker: Marker
     mtime: float
@@ -133,7 +133,16 @@ class Source(Struct):
         position, known = self.marker.position(reader.offset + waits), self.experiments.known()
         observed = now if self.observed_until is None else self.observed_until
         return SavedSource(
-            self.run, position, reader, observed, known, self.member, self.put_out, self.new, self.mount, self.owner
+            self.log.name,
+            position,
+            reader,
+            observed,
+            known,
+            self.member,
+            self.put_out,
+            self.new,
+            self.mount,
+            self.owner,
         )
 
 
@@ -141,31 +150,31 @@ _SAVED = msgpack.Decoder(SavedSource)
 
 
 class Sources(dict[str, Source]):
-    """Sources by name. A run is catching up while one of its sources is not read to its end.
+    """Sources by name. A log is catching up while one of its sources is not read to its end.
 
     An old file without a training is dormant: only its saved form is kept, until it or another file of its log grows.
     Then it continues as after a restart.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, logs: Logs) -> None:
         super().__init__()
         self.dormant: dict[str, bytes] = {}
         """Name -> encoded SavedSource. There may be a hundred thousand."""
-        self._rules = rules
-        self._of_run = Groups()  # run -> its sources; one that is dormant is the only one
-        self._unread = Counter[str]()  # run -> its sources that have not been read to their end
-        self._latest: dict[str, Experiments] = {}  # run -> of its sources the one that is furthest
+        self.dormant_logs: dict[str, str] = {}
+        """Name of a log -> its dormant source, which is its only one."""
+        self._rules, self._logs = rules, logs
+        self._unread: set[str] = set()
 
     def open(
         self,
         message: Opened,
-        run: str,
+        log: str,
         saved: SavedSource | None = None,
         known: ExperimentState | None = None,
         ordered: Ordered | None = None,
         former: tuple[Fingerprint, ...] = (),
     ) -> Source:
-        """Add a source that is followed from the message's offset.
+        """Add a source of the named log that is followed from the message's offset.
 
         `saved`: its saved form. `known`: the experiment of its earlier lines. `ordered`: given for a pushed stream.
         `former`: files that it has replaced.
@@ -181,25 +190,26 @@ class Sources(dict[str, Source]):
         marker.feed(message)
         counted = reader.lines, reader.matched_lines
         source = Source(
-            message.source, message.path, run, reader, marker, message.mtime, counted, message.mount,
+            message.source, message.path, self._logs.named(log), reader, marker, message.mtime, counted, message.mount,
             owner=message.owner, ordered=ordered, resumed=resumed, tail=LogTail(message.tail),
         )  # fmt: skip
         if saved is not None:
             source.new, source.put_out, source.observed_until = saved.new, saved.put_out, saved.saved_at
         self[source.name] = source
+        self._unread.add(source.name)
+        self._join(source)
         if known is not None:
             source.experiments = Experiments(known.number, known.label, known.reported, known.ids)
-            self.note_experiment(source)
-        self._join(source)
+            source.log.note_experiment(source)
         return source
 
     def put_dormant(self, name: str, saved: SavedSource) -> bool:
         """Make a source dormant if its first bytes verify its position and its log has no other source."""
-        position = saved.position
-        if position.head_bytes < min(ENOUGH_BYTES, position.offset + 1) or {*self._of_run.of(saved.run)} - {name}:
+        position, log = saved.position, self._logs.get(saved.run)
+        others = {*(log.sources if log is not None else ()), self.dormant_logs.get(saved.run, name)} - {name}
+        if position.head_bytes < min(ENOUGH_BYTES, position.offset + 1) or others:
             return False
-        self.dormant[name] = msgpack.encode(saved)
-        self._of_run.add(saved.run, name)
+        self.dormant[name], self.dormant_logs[saved.run] = msgpack.encode(saved), name
         return True
 
     def awake(self, name: str) -> Source | None:
@@ -207,6 +217,7 @@ class Sources(dict[str, Source]):
         if (kept := self.dormant.pop(name, None)) is not None:
             saved = _SAVED.decode(kept)
             at = saved.position
+            del self.dormant_logs[saved.run]
             found = Opened(
                 name, name, at, at.offset, at.written, True, at.offset, at.device, at.inode,
                 owner=saved.owner, mount=saved.mount,
@@ -216,17 +227,17 @@ class Sources(dict[str, Source]):
             self.finish(source)
         return self.get(name)
 
-    def dormant_of(self, run: str) -> dict[str, SavedSource]:
-        """Return the dormant source of that run, by name."""
-        return {name: _SAVED.decode(self.dormant[name]) for name in self._of_run.of(run) if name in self.dormant}
+    def dormant_of(self, log: str) -> dict[str, SavedSource]:
+        """Return the dormant source of the named log, by its name."""
+        name = self.dormant_logs.get(log)
+        return {} if name is None else {name: _SAVED.decode(self.dormant[name])}
 
     def _join(self, source: Source) -> None:
-        if self.dormant:
-            for name in self._of_run.of(source.run):
-                self.awake(name)
-        self._of_run.add(source.run, source.name)
-        if not source.caught_up:
-            self._unread[source.run] += 1
+        log = source.log
+        if (dormant := self.dormant_logs.get(log.name)) is not None:
+            self.awake(dormant)
+        log.sources[source.name] = source
+        log.unread += not source.caught_up
 
     def drop(self, source: Source) -> None:
         """Remove a source that is no longer followed."""
@@ -235,74 +246,33 @@ class Sources(dict[str, Source]):
         self._leave(source)
 
     def _leave(self, source: Source) -> None:
-        if source.name not in self.dormant:
-            self._of_run.remove(source.run, source.name)
-        if not self.of_run(source.run):
-            self._unread.pop(source.run, None)
-            self._latest.pop(source.run, None)
+        log = source.log
+        del log.sources[source.name]
+        log.unread -= not source.caught_up
+        self._logs.leave(log)
 
-    def move(self, source: Source, run: str) -> None:
-        """Move a source to another run."""
-        if not source.caught_up:
-            self._read(source)
+    def move(self, source: Source, log: str) -> None:
+        """Move a source to the named log."""
         self._leave(source)
-        source.run = run
+        source.log = self._logs.named(log)
         self._join(source)
 
     def finish(self, source: Source) -> None:
-        """Note that a source was read to its end or cannot be read: its run does not wait for it."""
+        """Note that a source was read to its end or cannot be read: its log does not wait for it."""
         if not source.caught_up:
             source.caught_up, source.observed_until = True, None
-            self._read(source)
-
-    def _read(self, source: Source) -> None:
-        self._unread[source.run] -= 1
-        if not self._unread[source.run]:
-            del self._unread[source.run]
-
-    def note_experiment(self, source: Source) -> None:
-        """Note that one of its experiments may have begun."""
-        latest = self._latest.get(source.run)
-        if source.experiments.reported and (latest is None or source.experiments.number >= latest.number):
-            self._latest[source.run] = source.experiments
-
-    def latest(self, source: Source) -> Experiments:
-        """Return the experiments of its present lines: its own, or those of the run's other sources."""
-        own = source.experiments
-        return own if own.reported else self._latest.get(source.run, own)
-
-    def current(self, run: str, source: Source | None = None) -> str:
-        """Return the name of the run of the present lines of `source`, or of the newest experiment of that log."""
-        own = self._latest.get(run) if source is None else self.latest(source)
-        return run if own is None else experiment_name(run, own.label)
-
-    def with_steps(self, run: str) -> list[Source]:
-        """Return the run's sources with steps; all sources if none has steps yet."""
-        own = self.of_run(run)
-        return [source for source in own if source.member.steps] or own
+            source.log.unread -= 1
+            self._unread.discard(source.name)
 
     @property
     def names(self) -> Collection[str]:
         """All names, with those of dormant sources."""
         return ChainMap[str, Any](self, self.dormant)
 
-    @property
-    def runs(self) -> Iterable[str]:
-        """The runs that have sources."""
-        return self._of_run
-
-    def of_run(self, run: str) -> list[Source]:
-        """Return the run's sources, without a dormant one."""
-        return [self[name] for name in self._of_run.of(run) if name in self]
-
-    def catching_up(self, run: str) -> bool:
-        """Return True if a source of the run is not read to its end."""
-        return run in self._unread
-
     def unread(self) -> dict[str, float]:
         """Return, for sources not yet read to their end, the instant until which an earlier process observed them."""
-        own = (source for run in self._unread for source in self.of_run(run))
-        return {source.name: source.observed_until for source in own if source.observed_until is not None}
+        found = {name: self[name].observed_until for name in self._unread}
+        return {name: at for name, at in found.items() if at is not None}
 
     @property
     def ready(self) -> bool:

@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 
 from megatron_monitor.config import Config
 from megatron_monitor.core.ended import EndedRuns
+from megatron_monitor.core.logs import Logs
 from megatron_monitor.core.quarantine import Quarantine
 from megatron_monitor.core.runs import Run, Runs, came_back
 from megatron_monitor.core.saved import ENDED, LogState, UnclaimedState
 from megatron_monitor.core.sources import Source, Sources
 from megatron_monitor.core.view import show
 from megatron_monitor.evaluation import Evaluator
+from megatron_monitor.identity.naming import experiment_name
 from megatron_monitor.incidents import Transition
 from megatron_monitor.reading import own_rules
-from megatron_monitor.run.records import Experiment
 from megatron_monitor.snapshot import MonitorCounts
 
 _MAX_EVALUATION_INTERVAL = 15.0  # seconds between two evaluations of a healthy run
@@ -48,14 +49,15 @@ class Watched:
         self.saved = UnclaimedState(LogState())
         """The part of the saved state that no source has claimed yet."""
         self.awaited = Counter[str]()
-        """Run -> number of its saved sources that are neither opened again nor found missing."""
+        """Name of a log -> number of its saved sources that are neither opened again nor found missing."""
         self.begin(config, judge)
 
     def begin(self, config: Config, judge: Evaluator) -> None:
         """Start without followed files and runs."""
         self.config, self.rules, self.judge = config, own_rules(config), judge
         self.evaluator_of_backlog = Evaluator(config, repeats=False)
-        self.sources, self.runs = Sources(self.rules), Runs(config, charts=self._charts)
+        self.logs = Logs()
+        self.sources, self.runs = Sources(self.rules, self.logs), Runs(config, self.logs, charts=self._charts)
         self.runs.wall_offset = self.wall_offset
         self._refused: set[str] = set()
 
@@ -68,7 +70,7 @@ class Watched:
         """The run has news: evaluate it at the next tick, show it again and, with `save`, save it."""
         run.dirty, run.next_check = True, float("-inf")
         if save:
-            self.touched.add(run.log)
+            self.touched.add(run.log.name)
 
     def due(self, now: float) -> list[Run]:
         """Return the runs to evaluate now: they have news, or a deadline of theirs has come."""
@@ -90,14 +92,13 @@ class Watched:
 
         Return False if all runs are live, or if the new run ended before all the others.
         """
-        busy = self.sources.catching_up
-        if not source.caught_up and self.runs.all_ended_since(source.mtime - self.wall_offset, busy, now):
+        if not source.caught_up and self.runs.all_ended_since(source.mtime - self.wall_offset, now):
             self._put_out([source])
             return False
-        if (dropped := self.runs.make_room(busy)) is not None:
+        if (dropped := self.runs.make_room()) is not None:
             self._close(dropped, "it had ended, and max_runs required its place", now)
-            self.touch(dropped.log)
-            self._put_out(self.sources.of_run(dropped.log))
+            self.touch(dropped.log.name)
+            self._put_out([*dropped.log.sources.values()])
             return True
         self.counts.add("runs_dropped_total", "refused")
         if name not in self._refused and len(self._refused) < _NAMED:
@@ -117,7 +118,7 @@ class Watched:
             self._keep_page(run, now)
             self._close(run, "it ended longer ago than run_retention", now)
             self.runs.drop(run)
-            self.touch(run.log)
+            self.touch(run.log.name)
 
     def _close(self, run: Run, why: str, now: float) -> None:
         """End the open incidents of a run that is dropped."""
@@ -164,32 +165,30 @@ class Watched:
 
         def do() -> tuple[()]:
             before = run.historical, run.state.live
-            came_back(run, now, all_read=self.awaited[run.log] <= 0)
+            came_back(run, now, all_read=self.awaited[run.log.name] <= 0)
             self.runs.archive_or_watch(run, now, new=new)
             evaluation, run.backlog_evaluation = run.backlog_evaluation, None
             if evaluation is not None and run.historical:
                 run.book.history += evaluation.end(self.evaluator_of_backlog, run.state.history.zone)
             if run.state.live or before != (run.historical, run.state.live):
-                self.touch(run.log)
+                self.touch(run.log.name)
             return ()
 
         self.of_run(run, do)
 
     def current(self, source: Source) -> Run | None:
         """Return the run of the source's present lines, if it has begun."""
-        return self.runs.get(self.sources.current(source.run, source))
+        return source.log.run_of(source)
 
     def run_of(self, source: Source, now: float) -> Run | None:
         """Return the run of the source's present lines, new or saved; None if there are too many live runs."""
-        name = self.sources.current(source.run, source)
-        run = self.runs.get(name)
+        log, label = source.log, source.log.experiments_of(source).label
+        run = log.runs.get(label)
         if run is not None:
             return run
+        name = experiment_name(log.name, label)
         if self.runs.full(pushed=source.ordered is not None) and not self._make_room(name, source, now):
             return None
-        experiment = None
-        if name == source.run:
-            self.runs.claim(self.saved, name, name)  # a saved run, of which a new file came first
-        else:
-            experiment = Experiment(source.run, self.sources.latest(source).label)
-        return self.runs.get(name) or self.runs.begin(name, now, experiment)
+        if not label:
+            self.runs.claim(self.saved, name, log)  # a saved run, of which a new file came first
+        return log.runs.get(label) or self.runs.begin(log, label, now)

@@ -35,7 +35,7 @@ def sample() -> dict[str, bytes | None]:
     """A state with everything that is awkward to write: NaN, integer keys, nested types."""
     core = Core(load_config("", ["runs=[{paths: [/l/*.log]}]"]))
     core.handle(Opened("/l/run.log", "/l/run.log", None, 0, 7.0, resumed=False), 7.0)
-    run = core.runs.begin("run", 7.0)
+    run = core.runs.begin(core.logs.named("run"), "", 7.0)
     for number in range(1, 8):
         event = IterationLogged(iteration=number, seconds_per_iteration=2.0, grad_norm=math.nan, global_batch_size=64)
         fold(run.state, LogEvent(number, "r", event, "line"), "a", float(number), True)

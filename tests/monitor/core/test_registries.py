@@ -3,6 +3,7 @@
 import msgspec
 
 from megatron_monitor.config import Config, default_config
+from megatron_monitor.core.logs import Log, Logs
 from megatron_monitor.core.runs import Run, Runs
 from megatron_monitor.core.saved import LogState, UnclaimedState
 from megatron_monitor.core.sources import Sources
@@ -28,25 +29,26 @@ def config(**changes: object) -> Config:
 
 def test_a_run_catches_up_until_its_last_source_was_read() -> None:
     """Two files of one run, one of another; a source that is dropped is not waited for."""
-    sources = Sources(RULES)
+    logs = Logs()
+    sources = Sources(RULES, logs)
     assert sources.ready
     first, second = (sources.open(opened(name), "a") for name in ("/a.out", "/a.err"))
     other = sources.open(opened("/b.log"), "b")
-    assert sources.of_run("a") == [first, second]
+    assert [*first.log.sources.values()] == [first, second]
     sources.finish(first)
     sources.finish(first)  # twice counts once
     sources.finish(other)
-    assert (sources.catching_up("a"), sources.catching_up("b"), sources.ready) == (True, False, False)
+    assert (first.log.unread, other.log.unread, sources.ready) == (1, 0, False)
     sources.drop(second)
-    assert (sources.catching_up("a"), sources.ready) == (False, True)
+    assert (first.log.unread, sources.ready) == (0, True)
     sources.drop(first)
-    assert sources.of_run("a") == []
+    assert logs.keys() == {"b"}
     assert sources.get("/a.out") is None
 
 
 def ended(runs: Runs, name: str, progress_at: float) -> Run:
     """A finished run."""
-    run = runs.begin(name, NOW)
+    run = runs.begin(Log(name), "", NOW)
     run.state.attempt.phase, run.state.progress_at = "finished", progress_at
     return run
 
@@ -67,24 +69,24 @@ def test_a_source_gives_back_what_it_reserved() -> None:
 
 def test_a_run_is_refused_that_died_before_all_that_are_shown() -> None:
     """Which runs of an archive are shown is no matter of the order in which its logs are read, or read again."""
-    runs = Runs(config(max_runs=2), charts=True)
+    runs = Runs(config(max_runs=2), Logs(), charts=True)
     ended(runs, "old", 10.0)
     ended(runs, "older", 5.0)
     for at, refused in ((4.0, True), (5.0, False), (7.0, False)):
-        assert runs.all_ended_since(at, lambda _: False, NOW) is refused
-    assert runs.make_room(lambda _: False)
-    assert runs.all_ended_since(4.0, lambda _: False, NOW + 2.0)
-    assert runs.all_ended_since(9.0, lambda _: False, NOW + 2.0)
-    assert not Runs(config(), charts=True).all_ended_since(1.0, lambda _: False, NOW), "none is dead"
+        assert runs.all_ended_since(at, NOW) is refused
+    assert runs.make_room()
+    assert runs.all_ended_since(4.0, NOW + 2.0)
+    assert runs.all_ended_since(9.0, NOW + 2.0)
+    assert not Runs(config(), Logs(), charts=True).all_ended_since(1.0, NOW), "none is dead"
 
 
 def test_a_claimed_run_goes_on_under_its_present_name() -> None:
     """Unless there is one of that name already; it takes the present offset of the wall clock."""
-    runs = Runs(config(), charts=True)
+    runs, log = Runs(config(), Logs(), charts=True), Log("new")
     runs.wall_offset = 60.0
     saved = LogState(runs={"old": MonitoredRun(RunState("old", iterations_total=7), historical=True)})
-    runs.claim(UnclaimedState(saved), "old", "new")
+    runs.claim(UnclaimedState(saved), "old", log)
     run = runs["new"]
     assert (run.state.name, run.state.iterations_total, run.historical, run.state.wall_offset) == ("new", 7, True, 60.0)
-    runs.claim(UnclaimedState(LogState(runs={"old": MonitoredRun(RunState("old"))})), "old", "new")
+    runs.claim(UnclaimedState(LogState(runs={"old": MonitoredRun(RunState("old"))})), "old", log)
     assert runs["new"] is run
