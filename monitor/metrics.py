@@ -123,13 +123,14 @@ def _incidents(view: RunView) -> Iterator[MetricSample]:
     return (MetricSample(labels, float(labels in firing)) for labels in sorted(still_open | resolved))
 
 
-_MAX_SUMMARY = 200  # characters
+_MAX_SUMMARY = 300  # characters
 
 
 def _incident_info(view: RunView) -> Iterator[MetricSample]:
     labels = _LABELS["megatron_incident_info"]
     for cause in causes(view.book) if not view.over else ():
-        yield MetricSample(tuple(clean_label(getattr(cause, name), _MAX_SUMMARY) for name in labels), 1.0)
+        texts = (clean_label(getattr(cause, name), _MAX_SUMMARY + 1) for name in labels)
+        yield MetricSample(tuple(t if len(t) <= _MAX_SUMMARY else f"{t[: _MAX_SUMMARY - 1]}…" for t in texts), 1.0)
 
 
 def _failure_info(view: RunView) -> Iterator[MetricSample]:

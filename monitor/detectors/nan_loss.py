@@ -194,6 +194,7 @@ class NanLoss(AttemptRule):
         then = (
             "the loss scaler may skip the step: watch the next lines" if mild else f"stop the run and {advice(facts)}"
         )
-        summary = f"{self._what()} since iteration {self.onset} ({self.lines} lines){last}; {then}"
+        counted = "1 line" if self.lines == 1 else f"{self.lines} lines"
+        summary = f"{self._what()} since iteration {self.onset} ({counted}){last}; {then}"
         severity: Severity = "warning" if mild else "critical"
         return Finding("firing", severity, summary, stated(evidence), onset=self.onset, since=self.since)
