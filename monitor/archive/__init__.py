@@ -10,10 +10,8 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from multiprocessing import get_context
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -38,7 +36,6 @@ __all__ = ["Options", "Row", "Task", "TaskResult", "read_archive", "read_run", "
 _MAX_TASK_FILES = 25  # twice as many need twice the memory and are hardly faster
 _MAX_TASK_BYTES = 32 << 20
 _MIN_PARALLEL_BYTES = 64 << 20  # about 5 s of reading: less is faster in one process
-_ATTEMPTS = 2  # the kernel may kill a worker because of another process's memory
 
 
 Task: TypeAlias = tuple[DiscoveredPath, ...]
@@ -143,7 +140,8 @@ def _by_run(config: Config) -> Iterable[list[DiscoveredPath]]:
 
 
 def read_archive(tasks: Sequence[Task], read: Read, workers: int | None = None) -> Iterator[TaskResult]:
-    """Yield the results of the tasks; tasks that share a job are read again as one.
+    """Yield the results of the tasks; tasks that share a job are read again as one. Raises BrokenProcessPool if a
+    process is killed.
 
     `workers` is the number of processes; None means one a core if the logs are large, else one.
     """
@@ -170,27 +168,13 @@ def _by_job(done: Iterable[tuple[Task, TaskResult]]) -> list[list[tuple[Task, Ta
 
 
 def _read(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Task, TaskResult]]:
-    """Yield each task with its result, as tasks end. A task whose worker was killed is read again, finally alone."""
+    """Yield each task with its result, as tasks end. Raises BrokenProcessPool if a process is killed."""
     if workers == 1:
         yield from ((task, read(task)) for task in tasks)
         return
-    left = list(tasks)
-    for _ in range(_ATTEMPTS):
-        for done in _ended(left, read, workers):
-            left.remove(done[0])
-            yield done
-    for task in left:
-        names = ", ".join(file.path for file in task)
-        problem = f"{names}: the process that read this was killed, perhaps because memory ran out"
-        sequential = chain.from_iterable(_ended([task], read, 1) for _ in range(_ATTEMPTS))
-        yield next(sequential, (task, TaskResult(problems=[problem])))
-
-
-def _ended(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Task, TaskResult]]:
-    """Yield the results of a process pool until one process is killed, which ends the pool."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["megatron_monitor.archive"])  # imported once for all workers
-    with suppress(BrokenProcessPool), ProcessPoolExecutor(workers, context) as pool:
+    with ProcessPoolExecutor(workers, context) as pool:
         futures = {pool.submit(read, task): task for task in tasks}
         for future in as_completed(futures):
             yield futures.pop(future), future.result()

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import TextIO
 
@@ -80,9 +81,12 @@ def _rows(config: Config, read: Read, workers: int | None) -> list[Row]:
     if not tasks:
         patterns = (masked_path(pattern) for watch in config.runs for pattern in watch.paths)
         warn(*(f"{pattern}: no file matches" for pattern in patterns))
-    for reading in tracked(read_archive(tasks, read, workers), len(tasks)):
-        rows += reading.rows
-        warn(*reading.problems)
+    try:
+        for reading in tracked(read_archive(tasks, read, workers), len(tasks)):
+            rows += reading.rows
+            warn(*reading.problems)
+    except BrokenProcessPool as error:
+        raise click.ClickException("a process was killed, perhaps because memory ran out; try --workers 1") from error
     return rows
 
 

@@ -6,13 +6,14 @@ import pickle
 import re
 import subprocess
 import sys
-from functools import partial
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 
 from megatron_monitor import archive as readers
-from megatron_monitor.archive import Options, Row, Task, TaskResult, read_archive, read_run
+from megatron_monitor.archive import Options, Row, TaskResult, read_run
+from megatron_monitor.commands import report
 from tests.commands import command
 from tests.lines import line
 
@@ -74,22 +75,14 @@ def test_several_processes_read_what_one_reads(archive: Path) -> None:
     assert two == one
 
 
-def _dies_once(marker: Path, task: Task) -> TaskResult:
-    if "bad" in task[0].path:
-        os._exit(9)
-    if not marker.exists():
-        marker.touch()
-        os._exit(9)
-    return TaskResult(problems=[task[0].path])
+def test_a_killed_process_ends_the_report(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a hint instead of a traceback."""
+    monkeypatch.setattr(report, "read_archive", _killed)
+    assert "try --workers 1" in command("report", archive, code=1).stderr
 
 
-def test_a_killed_worker_loses_no_task_and_a_task_that_kills_is_named(tmp_path: Path) -> None:
-    """It is read by another worker."""
-    tasks = [(readers.DiscoveredPath(name),) for name in ("one", "bad", "two")]
-    found = sorted(
-        problem for one in read_archive(tasks, partial(_dies_once, tmp_path / "x"), 2) for problem in one.problems
-    )
-    assert found == ["bad: the process that read this was killed, perhaps because memory ran out", "one", "two"]
+def _killed(*_: object) -> list[TaskResult]:
+    raise BrokenProcessPool
 
 
 def test_one_run_for_a_notebook(archive: Path) -> None:
