@@ -3,24 +3,20 @@
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing
-from typing import TypeAlias
 
 import msgspec
 
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import TOGETHER, watches
-from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.follow.discovery import DiscoveredPath, find
 from megatron_monitor.follow.messages import Unreadable
 from megatron_monitor.follow.mounts import read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.readers import read_once
 from megatron_monitor.identity import named
-from megatron_monitor.incidents import Transition
-from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.reading import Rules, evaluated_reader, own_rules
@@ -37,29 +33,8 @@ _HEAD = 1 << 16  # bytes in which a file's first stamp and step are searched
 _TIMELESS = frozenset(f"megatron_monitor_{name}" for name in _COUNTED)
 
 
-Onlooker: TypeAlias = Callable[[str, Sequence[LogEvent], str], None]
-"""Called with (run, events of a delivery, stream): reports need more than a run's state has."""
-
-
-class ObservedEvaluator(Evaluator):
-    """An evaluator that passes folded events to an onlooker."""
-
-    def __init__(self, config: Config, onlooker: Onlooker) -> None:
-        super().__init__(config)
-        self._onlooker = onlooker
-
-    def take(
-        self, run: MonitoredRun, entries: Sequence[LogEvent], source: str, at: float, live: bool
-    ) -> list[Transition]:
-        """Fold and evaluate, then call the onlooker."""
-        transitions = super().take(run, entries, source, at, live)
-        self._onlooker(run.state.name, entries, source)
-        return transitions
-
-
 def read_all(
-    config: Config, clock: Clock | None = None, onlooker: Onlooker | None = None,
-    *, charts: bool = True, found: Iterable[DiscoveredPath] | None = None,
+    config: Config, clock: Clock | None = None, *, charts: bool = True, found: Iterable[DiscoveredPath] | None = None
 ) -> tuple[Core, list[str]]:  # fmt: skip
     """Return (core after reading everything, problems): unreadable files, files without training, unmatched patterns.
 
@@ -69,7 +44,7 @@ def read_all(
     config = msgspec.structs.replace(config, max_runs=sys.maxsize)
     clock = clock or SystemClock()
     steady = SteadyClock(clock)
-    core = Core(config, ObservedEvaluator(config, onlooker) if onlooker else None, charts=charts)
+    core = Core(config, charts=charts)
     problems: list[str] = []
     found = find(watches(config), read_mounts(), OsLayer()) if found is None else found
     with closing(read_once(watches(config), clock=clock, found=_in_order(found, config))) as messages:

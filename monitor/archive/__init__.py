@@ -7,7 +7,6 @@ that share a job are then read again as one. The number of processes does not ch
 import copyreg
 import gc
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
@@ -25,7 +24,6 @@ from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import absolute
 from megatron_monitor.identity import named
 from megatron_monitor.once import read_all
-from megatron_monitor.reports.outcome import Tally
 from megatron_monitor.reports.rows import Options, Row, row_of
 from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
@@ -86,11 +84,10 @@ def read_runs(
     config: Config, options: Options, clock: Clock | None = None, found: Iterable[DiscoveredPath] | None = None
 ) -> tuple[Core, list[tuple[RunState, Row]], list[str]]:
     """Read files like read_all; return the core, each run's state and row sorted by name, and the problems."""
-    tallies = defaultdict[str, Tally](Tally)
-    core, problems = read_all(config, clock, lambda run, *seen: tallies[run].look(*seen), found=found)
+    core, problems = read_all(config, clock, found=found)
     runs = [
-        (run.state, row_of(run.state, derived.run_state(run.state, run.historical), tallies[name], options))
-        for name, run in sorted(core.runs.items())
+        (run.state, row_of(run.state, derived.run_state(run.state, run.historical), run.book.history, options))
+        for _, run in sorted(core.runs.items())
         if run.state.proven and run.state.sources
     ]
     return core, runs, problems

@@ -1,51 +1,24 @@
-"""How a run ended, in the words of a table: OOM, hang, time limit. Pure.
+"""How a run ended, in the words of a table: OOM, hang, time limit. Pure."""
 
-`Tally` keeps what a report needs of a run's events beyond its state. archive.py calls its `look` after each folded
-event. The daemon does not use it.
-"""
+from collections.abc import Iterable
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-from megatron_monitor.parsers.events import LogEvent, TrainerSummary
-from megatron_monitor.run.state import RunState
-from megatron_monitor.source_clock import SilenceMeter
+from megatron_monitor.incidents import Transition
+from megatron_monitor.run.state import Attempt, RunState
 
 _NAMES = {"cuda_oom": "OOM", "host_oom": "host OOM", "ecc": "ECC error", "nccl": "NCCL failure"}
 _AS_CALLED = ("time_limit", "preempted", "requeued", "node_failure", "killed", "stopped", "disk_full")
-# iterations of silence before an end that make it a hang, at least a minute, as in the rule `hang`
-_SILENT_ITERATIONS = 3.0
-_SILENT_AT_LEAST = 60.0  # seconds
 
 
-@dataclass(slots=True)
-class Tally:
-    """Facts of one run."""
-
-    silences: dict[str, SilenceMeter] = field(default_factory=dict)
-    """Stream -> its progress by the log's own clock."""
-    summary_rate: float | None = None
-    """Samples per second in the Trainer's final dict."""
-
-    def look(self, entries: Sequence[LogEvent], source: str) -> None:
-        """Process folded events of a stream."""
-        silence = self.silences.setdefault(source, SilenceMeter(source))
-        for entry in entries:
-            silence.see(entry)
-            event = entry.event
-            if isinstance(event, TrainerSummary) and event.samples_per_second:
-                self.summary_rate = event.samples_per_second
-
-
-def outcome(state: RunState, run_state: str, tally: Tally) -> str:
-    """Return one or a few words: `ok` for a run that ended by itself, `running` for one that may continue."""
+def outcome(state: RunState, run_state: str, past: Iterable[Transition]) -> str:
+    """Return one or a few words: `ok` for a run that ended by itself, `running` for one that may continue. `past`: the
+    incidents of the run, oldest first.
+    """
     attempt = state.attempt
     if attempt.watchdog_ranks:
         return "hang"
-    silence = silent_before_end(state, tally)
     if run_state in ("crashed", "stopped"):
         failure = attempt.failure.failure if attempt.failure else "unknown"
-        if silence is not None and failure in ("time_limit", "killed", "stopped", "unknown"):
+        if failure in ("time_limit", "killed", "stopped", "unknown") and hung_at_end(state, past):
             return "hang"
         return failure.replace("_", " ") if failure in _AS_CALLED else _NAMES.get(failure, "crash")
     if run_state == "lost":
@@ -53,7 +26,7 @@ def outcome(state: RunState, run_state: str, tally: Tally) -> str:
     return {"hung": "hang", "finished": "ok"}.get(run_state, "running")
 
 
-def remark(state: RunState, outcome_word: str, tally: Tally) -> str | None:
+def remark(state: RunState, outcome_word: str) -> str | None:
     """Return the note about the end. None: nothing went wrong."""
     attempt = state.attempt
     last, total = attempt.latest.iteration, attempt.train_iterations
@@ -62,7 +35,7 @@ def remark(state: RunState, outcome_word: str, tally: Tally) -> str | None:
     if outcome_word in ("ok", "running"):
         return "no iteration was logged" if outcome_word == "ok" and last is None else None
     if outcome_word == "hang":
-        return f"hang {where}{_hang(state, tally)}"
+        return f"hang {where}{_hang(attempt)}"
     if outcome_word == "incomplete":
         inside = f" while {attempt.phase}" if attempt.phase in ("evaluating", "saving", "loading") else ""
         return f"the log ends {where}{inside} and does not say why"
@@ -73,34 +46,14 @@ def remark(state: RunState, outcome_word: str, tally: Tally) -> str | None:
     return f"{outcome_word} {where}{message if len(message) <= 120 else message[:117] + '...'}"
 
 
-def _hang(state: RunState, tally: Tally) -> str:
-    attempt, failure, silence = state.attempt, state.attempt.failure, silent_before_end(state, tally)
+def _hang(attempt: Attempt) -> str:
+    failure = attempt.failure
     if attempt.watchdog_ranks:
         return f": {failure.message if failure else 'NCCL watchdog'}, {len(attempt.watchdog_ranks)} ranks"
-    ended = f", ended by {failure.failure.replace('_', ' ')}" if failure and silence else ""
-    return f": {silence:.0f} s of silence{ended}" if silence else f" while {attempt.phase}"
+    return f", ended by {failure.failure.replace('_', ' ')}" if failure else f" while {attempt.phase}"
 
 
-def silent_before_end(state: RunState, tally: Tally) -> float | None:
-    """Return the seconds from the last iteration to the end by the log's own clock, if they are too long for a healthy
-    run.
-    """
-    if state.attempt.failure is None:
-        return None
-    for source in tally.silences.values():
-        source.close()
-    moved = [source.progress_at for source in tally.silences.values() if source.progress_at is not None]
-    last = [source.last_at for source in tally.silences.values() if source.last_at is not None]
-    silence = max(last) - max(moved) if moved and last else 0.0
-    expected = _expected(state)
-    return silence if expected is not None and silence > max(_SILENT_AT_LEAST, _SILENT_ITERATIONS * expected) else None
-
-
-def _expected(state: RunState) -> float | None:
-    """Return the seconds to the next line. None: it evaluates for an unknown time."""
-    attempt = state.attempt
-    pace = attempt.pace.predicted() or attempt.latest.seconds_per_iteration or 0.0
-    expected = pace * (attempt.log_interval or 1)
-    if "evaluating" not in (phase for _, phase in state.phase_history[-2:]):
-        return expected
-    return expected + pace * attempt.topology.eval_iters if attempt.topology.eval_iters else None
+def hung_at_end(state: RunState, past: Iterable[Transition]) -> bool:
+    """Return True if the last iteration was followed by a hang, by the incidents of the run."""
+    hangs = [one.iteration for one in past if one.incident == "hang" and one.status == "firing"]
+    return bool(hangs) and hangs[-1] == state.attempt.latest.iteration

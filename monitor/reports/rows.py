@@ -4,17 +4,19 @@ formats.py formats them and derives more. Units: seconds, bytes, samples, TFLOP/
 not in the log.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from megatron_monitor.breakdown.profile import UNTIMED, critical
 from megatron_monitor.charts.steady import AtSize
 from megatron_monitor.detectors import slowdown
 from megatron_monitor.detectors.slowdown.messages import level, standing
+from megatron_monitor.incidents import Transition
 from megatron_monitor.model import flops
 from megatron_monitor.model.flops import parameters
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.parsers.timers import CATEGORIES
-from megatron_monitor.reports.outcome import Tally, outcome, remark
+from megatron_monitor.reports.outcome import outcome, remark
 from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
 from megatron_monitor.statistics.median import median
@@ -91,10 +93,10 @@ class Row:
     """Category -> seconds on the rank that the others wait for: medians of the last lines with timers."""
 
 
-def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> Row:
-    """Return the row of one run. `run_state` is the result of derived.run_state."""
-    word = outcome(state, run_state, tally)
-    note = remark(state, word, tally)
+def row_of(state: RunState, run_state: str, past: Iterable[Transition], options: Options) -> Row:
+    """Return the row of one run. `run_state` is the result of derived.run_state, `past` the run's incidents."""
+    word = outcome(state, run_state, past)
+    note = remark(state, word)
     state = state.reported()
     attempt = state.attempt
     topology = attempt.topology
@@ -107,7 +109,7 @@ def row_of(state: RunState, run_state: str, tally: Tally, options: Options) -> R
     notes = [note] if note else []
     size, steady = state.steady.chosen(topology.global_batch_size) or (None, None)
     row.global_batch_size = size or row.global_batch_size
-    notes += _pace(row, state, steady, tally)
+    notes += _pace(row, state, steady)
     notes += [] if (stands := level(state)) is None else [standing(stands)]
     _rates(row, state, steady, options)
     _memory(row, state)
@@ -147,7 +149,7 @@ def _configuration(row: Row, state: RunState) -> None:
         row.nodes = row.gpus // per_node
 
 
-def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> list[str]:
+def _pace(row: Row, state: RunState, steady: AtSize | None) -> list[str]:
     """Fill in the seconds. Return a note about how they were measured."""
     attempt = state.attempt
     if steady is not None and steady.seconds.seen and state.iterations_total > _NOT_STEADY:
@@ -165,7 +167,7 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally) -> lis
     if row.seconds_per_iteration is not None:
         first = "line alone, the mean of its iterations" if many > 1 else "iteration alone"
         return [f"from the first {first}"]
-    rate = tally.summary_rate
+    rate = attempt.summary_rate
     if rate and row.global_batch_size:  # HF Trainer with its bar switched off: start-up and evaluation are included
         row.seconds_per_iteration = row.global_batch_size / rate
         return [f"from the Trainer's summary of {rate:g} samples per second"]

@@ -344,6 +344,7 @@ def _on_document(state: RunState, _event: events.DocumentSeen, _context: EventCo
 
 def _on_summary(state: RunState, event: events.TrainerSummary, context: EventContext) -> bool:
     saves.end_save(state)
+    state.attempt.summary_rate = event.samples_per_second or state.attempt.summary_rate
     return fold_evidence(state, event, context)
 
 

@@ -112,6 +112,8 @@ class Attempt:
     """The same for the last step alone; None if unknown: the first step of an attempt, or one with an evaluation."""
     effective_tflops: float | None = None
     """The last value of a separate line (`Effective Tera Flops per GPU`)."""
+    summary_rate: float | None = None
+    """Samples per second of the whole training, in the last line of HF's Trainer."""
     tflops_formula: str | None = None
     """The formula that reproduces the printed TFLOPs."""
     tflops_key: list[int | str | None] = field(default_factory=list)

@@ -16,16 +16,14 @@ from collections.abc import Iterable, Iterator
 
 from megatron_monitor.parsers.events import Event, LogEvent, TimeShown
 from megatron_monitor.run.log_clock import log_clock
-from megatron_monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
 from megatron_monitor.source_clock.clock import SourceClock, TimedEvent
 from megatron_monitor.source_clock.stamps import SKEW
 from megatron_monitor.source_clock.steps import number_of, seconds_of
 
-__all__ = ["SilenceMeter", "SourceClock", "TimedEvent", "Timestamper", "first_stamp_and_step", "with_times"]
+__all__ = ["SourceClock", "TimedEvent", "Timestamper", "first_stamp_and_step", "with_times"]
 
 _LOOK_AHEAD = 100  # events after a step that are searched for its duration
 _MAX_WAITING = 10_000  # undated lines that wait for a dated one
-_PROGRESS = SETUP | EVALUATION | SAVE | STEP
 
 
 class Timestamper:
@@ -99,29 +97,3 @@ def first_stamp_and_step(entries: Iterable[LogEvent]) -> tuple[float | None, int
     steps = (number_of(entry.event) for entry in entries)
     stamp = next((moment for moment in moments if moment is not None), None)
     return stamp, next((step for step in steps if step is not None), None)
-
-
-class SilenceMeter:
-    """Measures how long one stream has shown no progress, as far as its lines prove it."""
-
-    def __init__(self, source: str) -> None:
-        self._timestamper = Timestamper(source)
-        self.progress_at: float | None = None
-        """The last time of possible progress."""
-        self.last_at: float | None = None
-        """The last known time."""
-
-    def see(self, entry: LogEvent) -> None:
-        """Add the stream's next event."""
-        self._add(self._timestamper.feed(entry))
-
-    def close(self) -> None:
-        """Add the events that still wait, at the end of the stream."""
-        self._add(self._timestamper.flush())
-
-    def _add(self, timed: list[TimedEvent]) -> None:
-        for event in timed if self._timestamper.clock.scale.dated else ():
-            if event.at != float("inf"):
-                self.last_at = event.at
-                if type(event.event) in _PROGRESS or (event.dated and event.proof != "proved"):
-                    self.progress_at = event.at
