@@ -3,8 +3,7 @@
 Rows come in order and are collected in buckets. When the track is full, neighbours are merged, so that a bucket has
 twice as many rows. Minimum and maximum survive any number of merges, sums and counts add up. A value that is absent,
 NaN or infinite is in no figure, and values that were not finite are counted. Everything here can be saved as it is:
-figures are packed as float32, and a bucket of one series is (low, high, sum, count). Rows wait in `open` until some
-dozens are packed together or a chart is requested (`flush`). The moment makes no difference to the buckets.
+figures are packed as float32, and a bucket of one series is (low, high, sum, count).
 """
 
 import struct
@@ -18,7 +17,7 @@ from megatron_monitor.parsers.timers import CATEGORIES
 
 Row = tuple[int | float | None, ...]
 """(iteration, Unix seconds or None, attempt, *values)."""
-AXIS = struct.Struct("=iiIIdd")  # first and last iteration, attempt, values that were not finite, first and last time
+AXIS = struct.Struct("=iiIId")  # first and last iteration, attempt, number of values that were not finite, last time
 AXIS_VALUES = 3  # fields of a row before its values
 QUAD = struct.Struct("=4f")  # low, high, sum, count
 _MIN_BUCKETS_PER_ATTEMPT = 4  # mean number of buckets per attempt below which attempts are merged
@@ -28,46 +27,22 @@ ABSENT = QUAD.pack(float("inf"), float("-inf"), 0.0, 0.0)
 _NAN = float("nan")
 
 
-def packed(rows: Sequence[Row], width: int) -> tuple[bytes, list[bytes]]:
-    """Return (axis records, the quads of each value) of rows in buckets of `width`. The last bucket may have fewer
-    rows.
-    """
-    starts = range(0, len(rows), width)
-    strange = [0] * len(starts)
-    series: list[bytes] = []
-    for column in list(zip(*rows, strict=True))[AXIS_VALUES:]:
-        if column.count(None) == len(column):  # most series of most runs
-            series.append(ABSENT * len(starts))
-            continue
-        quads = [_quad_of(column[start : start + width]) for start in starts]
-        series.append(b"".join([quad for quad, _ in quads]))
-        strange = [known + odd for known, (_, odd) in zip(strange, quads, strict=True)]
-    lasts = [*rows[width - 1 : -1 : width], rows[-1]]
-    axis = b"".join(map(_axis_record, rows[::width], lasts, strange))
-    return axis, series
-
-
-def _axis_record(first: Row, last: Row, strange: int) -> bytes:
-    start, end = first[1], last[1]
-    return AXIS.pack(
-        _bounded(first[0]), _bounded(last[0]), _bounded(last[2]), strange,
-        _NAN if start is None else start, _NAN if end is None else end,
-    )  # fmt: skip
+def bucket_of(rows: Sequence[Row]) -> tuple[bytes, list[bytes]]:
+    """Return (axis record, the quad of each value) of the rows of one bucket."""
+    series = [_quad_of(column) for column in list(zip(*rows, strict=True))[AXIS_VALUES:]]
+    last, strange = rows[-1], sum(odd for _, odd in series)
+    time = _NAN if last[1] is None else last[1]
+    axis = AXIS.pack(_bounded(rows[0][0]), _bounded(last[0]), _bounded(last[2]), strange, time)
+    return axis, [quad for quad, _ in series]
 
 
 def _quad_of(values: Sequence[float | None]) -> tuple[bytes, int]:
     """Return (the quad, number of values that were not finite) of one bucket of one series."""
-    present = [value for value in values if value is not None]
-    if not present:
-        return ABSENT, 0
-    low, high, total = min(present), max(present), sum(present)
-    kept = present
-    if not (low >= _SMALLEST and high <= _LARGEST and total == total):  # a NaN may be missed by the first two
-        kept = [value for value in present if _SMALLEST <= value <= _LARGEST]
-        if not kept:
-            return ABSENT, len(present)
-        low, high, total = min(kept), max(kept), sum(kept)
-    return QUAD.pack(low, high, min(max(total, _SMALLEST), _LARGEST), len(kept)), len(present) - len(kept)
+    kept = [value for value in values if value is not None and _SMALLEST <= value <= _LARGEST]
+    strange = len(values) - values.count(None) - len(kept)
+    if not kept:
+        return ABSENT, strange
+    return QUAD.pack(min(kept), max(kept), min(max(sum(kept), _SMALLEST), _LARGEST), len(kept)), strange
 
 
 def _bounded(number: float | None) -> int:
@@ -109,9 +84,8 @@ def halved_axis(axis: bytes | bytearray, pairs: Sequence[tuple[int, int | None]]
     for one, two in pairs:
         first, last = records[one], records[one if two is None else two]
         strange = first[3] if two is None else min(first[3] + last[3], 2**32 - 1)
-        start = first[4] if first[4] == first[4] else last[4]
-        end = last[5] if last[5] == last[5] else first[5]
-        out += AXIS.pack(first[0], last[1], last[2], strange, start, end)
+        time = last[4] if last[4] == last[4] else first[4]
+        out += AXIS.pack(first[0], last[1], last[2], strange, time)
     return out
 
 
@@ -163,7 +137,6 @@ PARTS = (*CATEGORIES, UNTIMED)
 SPREADS = tuple(f"spread_{name}" for name in CATEGORIES)
 """Seconds from the fastest to the slowest rank, if the log prints both."""
 _TIMED = PARTS + SPREADS
-_MAX_WAITING_ROWS = 64  # rows beyond a bucket that may wait: packed together they take half the time
 
 
 class Track(Struct):
@@ -174,7 +147,7 @@ class Track(Struct):
     axis: bytearray = field(default_factory=bytearray)
     series: dict[str, bytearray] = field(default_factory=dict)
     open: list[Row] = field(default_factory=list)
-    """Rows of one attempt that are in no bucket yet. After `flush` at most `width`, with the last row among them."""
+    """The rows of the next bucket, all of one attempt: at most `width`."""
 
     def __len__(self) -> int:
         """Number of closed buckets."""
@@ -183,32 +156,22 @@ class Track(Struct):
     def add(self, row: Row, names: tuple[str, ...]) -> None:
         """Add a row, with its values in the order of `names`."""
         rows = self.open
-        if rows and rows[-1][2] != row[2]:
-            self.flush(names)
-            self._close(len(rows), names)
-        elif len(rows) >= self.width + _MAX_WAITING_ROWS:
-            self.flush(names)
-        rows.append(row)
+        if rows and (len(rows) >= self.width or rows[-1][2] != row[2]):
+            self._close(names)
+        self.open.append(row)
 
-    def flush(self, names: tuple[str, ...]) -> None:
-        """Pack the rows of full buckets. The last row and those of its bucket stay open."""
-        while len(self.open) > self.width:
-            buckets = min((len(self.open) - 1) // self.width, BUCKETS - len(self))
-            self._close(buckets * self.width, names)
-
-    def _close(self, count: int, names: tuple[str, ...]) -> None:
-        """Move the first `count` open rows into buckets of `width`, and merge neighbours if the track is full."""
+    def _close(self, names: tuple[str, ...]) -> None:
+        """Move the open rows into a bucket, and merge neighbours if the track is full."""
         before = len(self)
-        axis, series = packed(self.open[:count], self.width)
-        del self.open[:count]
+        axis, quads = bucket_of(self.open)
+        self.open.clear()
         self.axis += axis
-        absent = ABSENT * (len(axis) // AXIS.size)
-        for name, quads in zip(names, series, strict=True):
+        for name, quad in zip(names, quads, strict=True):
             column = self.series.get(name)
             if column is not None:
-                column += quads
-            elif quads != absent:
-                self.series[name] = bytearray(ABSENT * before + quads)
+                column += quad
+            elif quad != ABSENT:
+                self.series[name] = bytearray(ABSENT * before + quad)
         if len(self) >= BUCKETS:
             self._halve()
 
@@ -219,9 +182,8 @@ class Track(Struct):
 
     def thin(self, buckets: int, names: tuple[str, ...]) -> None:
         """Reduce to at most so many buckets and close all rows, because no more will come."""
-        self.flush(names)
         if self.open:
-            self._close(len(self.open), names)
+            self._close(names)
         while len(self) > buckets:
             self._halve()
 
@@ -295,13 +257,6 @@ class History(Struct):
         """
         return round((self.clock_lag or 0.0) / 900.0) * 900.0
 
-    def flush(self) -> None:
-        """Pack waiting rows before a chart is drawn."""
-        self.steps.flush(SERIES)
-        self.parts.flush(_TIMED)
-        for track in self.validations.values():
-            track.flush(VALIDATION)
-
     def thin(self, buckets: int) -> None:
         """Reduce to at most so many points per chart, because the run has ended."""
         self.steps.thin(buckets, SERIES)
@@ -312,7 +267,6 @@ class History(Struct):
 
     def frozen(self) -> "History":
         """Return a copy that other threads may read."""
-        self.flush()
         return History(
             self.steps.frozen(),
             {name: track.frozen() for name, track in self.validations.items()},

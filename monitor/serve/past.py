@@ -16,7 +16,7 @@ from megatron_monitor.charts.history import (
     VALIDATION,
     History,
     Track,
-    packed,
+    bucket_of,
 )
 
 _PARTS_INTERVAL = 16  # lines with timers between two updates of their chart
@@ -24,12 +24,11 @@ _PARTS_INTERVAL = 16  # lines with timers between two updates of their chart
 
 def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 0.0) -> dict[str, Any]:
     """Return the buckets from `start` on as lists, the open one last; low and high if a bucket has several rows."""
-    track.flush(names)
     axis, series = bytes(track.axis), {name: bytes(column) for name, column in track.series.items()}
     closed = len(track)
     start = min(max(start, 0), closed)
     if track.open:
-        last_axis, quads = packed(track.open, track.width)
+        last_axis, quads = bucket_of(track.open)
         axis += last_axis
         for name, quad in zip(names, quads, strict=True):
             if name in series or quad != ABSENT:
@@ -43,7 +42,7 @@ def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 
         "iteration": [record[1] for record in records],
         "attempt": [record[2] for record in records],
         "not_finite": [record[3] for record in records],
-        "time": [round(record[5] + zone, 3) if record[5] == record[5] else None for record in records],
+        "time": [round(record[4] + zone, 3) if record[4] == record[4] else None for record in records],
         "series": {
             name: _figures(series[name][start * QUAD.size :], track.width > 1) for name in names if name in series
         },
@@ -72,7 +71,6 @@ def history_json(history: History, width: int = 0, start: int = 0, key: str = ""
     A client gives the width and the number of closed buckets (`start`) it has, and gets only newer steps. With the
     `key` of its last answer, it gets validation, phases and restarts only if they have changed.
     """
-    history.flush()
     zone = history.zone
     new_only = start if width == history.steps.width and start <= len(history.steps) else 0
     current_key = _key(history)

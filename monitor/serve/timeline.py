@@ -51,7 +51,7 @@ def _plain(value: Any) -> str:
 
 
 def _last_step(track: Track) -> float:
-    last = [record[5] for record in AXIS.iter_unpack(track.axis[-AXIS.size :])] + [row[1] for row in track.open[-1:]]
+    last = [record[4] for record in AXIS.iter_unpack(track.axis[-AXIS.size :])] + [row[1] for row in track.open[-1:]]
     return max((time for time in last if time is not None and time == time), default=0.0)
 
 

@@ -5,13 +5,11 @@ import json
 import math
 import statistics
 from array import array
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.charts import history as history_module
 from megatron_monitor.charts.history import BUCKETS, SERIES, History, Track
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
@@ -38,35 +36,7 @@ def track_of(values: list[float | None], attempt_at: int | None = None) -> Track
     for number, value in enumerate(values, start=1):
         attempt = int(attempt_at is not None and number >= attempt_at)
         track.add((number, float(number), attempt, value), ("x",))
-    track.flush(("x",))
     return track
-
-
-ROWS = st.lists(
-    st.tuples(st.sampled_from([0, 0, 0, 1]), st.one_of(st.none(), st.integers(-3, 2**33)), VALUES), max_size=150
-)
-
-
-@given(ROWS, st.sampled_from([2, 8, 16, BUCKETS]), st.integers(0, 40))
-def test_it_makes_no_difference_when_rows_are_put_together(
-    rows: list[tuple[int, int | None, float | None]], buckets: int, pause: int
-) -> None:
-    """After each row, now and then, or at the end: absent iterations and values, new attempts, halvings in between."""
-    names = ("x", "y")
-    one, other = Track(), Track()
-    with patch.object(history_module, "BUCKETS", buckets):
-        attempt = 0
-        for number, (new, iteration, value) in enumerate(rows):
-            attempt += new
-            row = (iteration, None if value is None else number * 1.5, attempt, value, None if attempt % 2 else 7)
-            one.add(row, names)
-            one.flush(names)
-            other.add(row, names)
-            if pause and number % pause == 0:
-                other.flush(names)
-        other.flush(names)
-    assert (other.width, other.axis, other.series) == (one.width, one.axis, one.series)
-    assert repr(other.open) == repr(one.open)  # a NaN equals none
 
 
 @given(st.lists(VALUES, min_size=1, max_size=40), st.integers(1, 300))
