@@ -8,7 +8,7 @@ import click
 
 from megatron_monitor.commands.arguments import DURATION, fail, json_option, print_json
 from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask
-from megatron_monitor.nodes.hostlist import HostlistError, compress
+from megatron_monitor.nodes.hostlist import joined
 from megatron_monitor.system.clock import SystemClock
 
 _EXIT_UNKNOWN_RUN = 3
@@ -60,8 +60,5 @@ def advise(run: str, address: str, ended: bool, patience: float, fields: tuple[s
 def _line(value: Any) -> str:
     """Return a value as one line for a shell: nodes as a Slurm host list, an unknown value as an empty line."""
     if isinstance(value, list):
-        try:
-            return compress(map(str, value)) if value else ""
-        except HostlistError:
-            return ""
+        return joined(map(str, value))
     return "" if value is None else " ".join(str(value).split())

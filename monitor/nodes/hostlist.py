@@ -1,4 +1,4 @@
-"""Expands Slurm node lists such as `jpbo-034-[01-38,40],login1`, and compresses names to such a list. Pure.
+"""Expands Slurm node lists such as `jpbo-034-[01-38,40],login1`, and joins names to a list. Pure.
 
 The grammar is that of `scontrol show hostnames` (src/common/hostlist.c): names are separated by commas outside
 brackets; brackets contain numbers and ranges; the zeros of the first number give the width; several brackets multiply.
@@ -18,8 +18,6 @@ _NAME = lazy(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9_])?")
 _ITEM = lazy(r"(?:[^,\s\[\]]|\[[^\[\]]*\])+")
 _PIECE = lazy(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _RANGE = lazy(r"(\d{1,12})(?:-(\d{1,12}))?")
-_NUMBERED = lazy(r"([^.]*?)(\d{1,12})([^\d.]*(?:\..*)?)")
-_ADDRESS = lazy(r"[\d.]+|[^.]*:.*")
 
 
 class HostlistError(ValueError):
@@ -35,45 +33,22 @@ def expand(text: str) -> list[str]:
     """Return the names of a list, in its order, each once. Raises HostlistError, also for more than MOST names."""
     if len(text) > _MAX_TEXT:
         raise HostlistError(f"a node list of {len(text)} characters; at most {_MAX_TEXT} are read")
+    if rest := _ITEM.sub("", text).strip(", \t\r\n"):
+        raise HostlistError(f"{rest[:80]!r} is not part of a node list")
     names: dict[str, None] = {}
-    end = 0
     for item in _ITEM.finditer(text):
-        _separators_only(text, end, item.start())
-        end = item.end()
         for name in _expand_item(item[0]):
             if not is_node_name(name):
                 raise HostlistError(f"{name[:80]!r} in {item[0][:80]!r} is not a node name")
             names[name] = None
             if len(names) > MOST:
                 raise HostlistError(f"{item[0][:80]!r} names more than {MOST} nodes")
-    _separators_only(text, end, len(text))
     return list(names)
 
 
-def compress(names: Iterable[str]) -> str:
-    """Return the list that expands to these names: sorted, each once, the last number of a host name in ranges."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    single: list[str] = []
-    for name in set(names):
-        match = None if _ADDRESS.fullmatch(name) else _NUMBERED.fullmatch(name)
-        if match is None:
-            single.append(name)
-        else:
-            groups.setdefault((match[1], match[3]), []).append(match[2])
-    items = [(name, name) for name in single]
-    for (before, after), numbers in groups.items():
-        for width, values in _by_width(numbers):
-            ranges = list(_ranges(sorted(values), width))
-            plain = len(values) == 1
-            shown = ranges[0] if plain else f"[{','.join(ranges)}]"
-            items.append((f"{before}{min(values):0{width}d}{after}", f"{before}{shown}{after}"))
-    return ",".join(shown for _, shown in sorted(items))
-
-
-def _separators_only(text: str, begin: int, end: int) -> None:
-    rest = text[begin:end].strip(", \t\r\n")
-    if rest:
-        raise HostlistError(f"{rest[:80]!r} at character {begin + 1} is not part of a node list")
+def joined(names: Iterable[str]) -> str:
+    """Return the list of these names: sorted, each once, without ranges."""
+    return ",".join(sorted(set(names)))
 
 
 def _expand_item(item: str) -> Iterator[str]:
@@ -100,19 +75,3 @@ def _numbers(ranges: str, item: str) -> Iterator[str]:
             raise HostlistError(f"{item[:80]!r} names more than {MOST} nodes")
         for number in range(low, high + 1):
             yield f"{number:0{len(match[1])}d}"
-
-
-def _by_width(numbers: list[str]) -> Iterator[tuple[int, list[int]]]:
-    """Yield (width, numbers) that are printed with one width: 09, 10 and 100 fit together, 9 does not."""
-    padded = sorted({len(number) for number in numbers if number[0] == "0"}, reverse=True)
-    groups: dict[int, list[int]] = {}
-    for number in numbers:
-        width = len(number) if number[0] == "0" else next((one for one in padded if one <= len(number)), 1)
-        groups.setdefault(width, []).append(int(number))
-    yield from sorted(groups.items())
-
-
-def _ranges(values: list[int], width: int) -> Iterator[str]:
-    for _, row in itertools.groupby(enumerate(values), lambda placed: placed[1] - placed[0]):
-        numbers = [f"{number:0{width}d}" for _, number in row]
-        yield numbers[0] if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"

@@ -10,7 +10,7 @@ from megatron_monitor.advice import Advice, OpenIncident
 from megatron_monitor.advice.choice import actions_of, named_nodes
 from megatron_monitor.advice.record import Execution, Record, Step
 from megatron_monitor.config.remediations import Action, ActionType, Remediation, kinds
-from megatron_monitor.nodes.hostlist import HostlistError, compress, expand
+from megatron_monitor.nodes.hostlist import HostlistError, expand, joined
 from megatron_monitor.run.job import OVER
 from megatron_monitor.run.nodes import expand_some
 from megatron_monitor.run.records import SlurmJob
@@ -179,7 +179,7 @@ def _drain(_action: Action, job: SlurmJob, incident: OpenIncident) -> Step:
     if not names:
         return Step("drain", status="skipped", outcome="no node is named")
     reason = f"megatron-monitor: {incident.incident} of job {_id(job)}"
-    return Step("drain", [["scontrol", "update", f"NodeName={compress(names)}", "State=DRAIN", f"Reason={reason}"]])
+    return Step("drain", [["scontrol", "update", f"NodeName={joined(names)}", "State=DRAIN", f"Reason={reason}"]])
 
 
 _STEPS: Final[Mapping[ActionType, Callable[[Action, SlurmJob, OpenIncident], Step]]] = {
@@ -194,7 +194,7 @@ def _excluded(job: SlurmJob, incident: OpenIncident) -> str:
     except HostlistError:
         return ""
     names = named_nodes(incident.nodes, own)
-    return compress([*before, *names]) if names else ""
+    return joined([*before, *names]) if names else ""
 
 
 def _id(job: SlurmJob) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
+from megatron_monitor.nodes.hostlist import HostlistError, expand
 from megatron_monitor.run.nodes import MOST, expand_some
 
 
@@ -42,31 +42,6 @@ def test_what_is_no_list_is_refused(text: str, says: str) -> None:
     """A log's text is no node list until it reads as one; an option or a shell's word never does."""
     with pytest.raises(HostlistError, match=says):
         expand(text)
-
-
-@pytest.mark.parametrize(
-    ("names", "text"),
-    [
-        (["jpbo-034-40", *[f"jpbo-034-{n:02d}" for n in range(1, 39)]], "jpbo-034-[01-38,40]"),
-        (["n9", "n10", "n09", "n100"], "n[09-10,100],n9"),
-        (["ip-26-0-147-189", "ip-26-0-147-190"], "ip-26-0-147-[189-190]"),
-        (["n1.cluster2.org", "n2.cluster2.org"], "n[1-2].cluster2.org"),
-        (["10.0.0.1", "10.0.0.2", "login"], "10.0.0.1,10.0.0.2,login"),
-        ([], ""),
-    ],
-)
-def test_names_are_compressed(names: list[str], text: str) -> None:
-    """The host's last number is put in ranges; addresses and names without one stand alone."""
-    assert compress(names) == text
-
-
-_NAMES = st.from_regex(r"[a-z]{1,3}(-?[0-9]{1,3}){0,3}[a-z]?(\.c[0-9])?", fullmatch=True).filter(is_node_name)
-
-
-@given(st.sets(_NAMES, max_size=40))
-def test_a_compressed_list_names_the_same_nodes(names: set[str]) -> None:
-    """Whatever the zeros and the gaps."""
-    assert set(expand(compress(names))) == names
 
 
 @given(st.text(alphabet="abn[]-,0123456789", max_size=60))
