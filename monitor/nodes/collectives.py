@@ -7,7 +7,7 @@ A rank that waits in any group is a victim: it waits for another rank itself. Th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 _MIN_WAITING = 3  # ranks that gave up, before silence of another rank counts
@@ -73,29 +73,8 @@ class Missing:
         return f"{who}{where} {did[self.proof]}; {waiting} for {'it' if one else 'them'}"
 
 
-@dataclass(slots=True)
-class _Group:
-    reports: dict[int, Report] = field(default_factory=dict)
-
-    @property
-    def waiting(self) -> list[Report]:
-        return [report for report in self.reports.values() if report.work is not None]
-
-    @property
-    def largest(self) -> int:
-        return max((r.group_rank for r in self.reports.values() if r.group_rank is not None), default=-1)
-
-    def layout(self) -> tuple[int, int] | None:
-        """Return (rank of the first member, distance between members); None if the distances differ."""
-        pairs = sorted((r.group_rank, r.rank) for r in self.reports.values() if r.group_rank is not None)
-        if len(pairs) < 2 or pairs[0][0] == pairs[-1][0]:
-            return None
-        (first, rank), (last, other) = pairs[0], pairs[-1]
-        step, rest = divmod(other - rank, last - first)
-        start = rank - step * first
-        if rest or step < 1 or start < 0 or any(r != start + step * g for g, r in pairs):
-            return None
-        return start, step
+_Group = Mapping[int, Report]
+"""Rank -> its report, of one process group."""
 
 
 def operation_name(operation: str | None) -> str:
@@ -111,72 +90,64 @@ def operation_name(operation: str | None) -> str:
 def missing(reports: Sequence[Report], world_size: int | None) -> Missing | None:
     """Return the ranks for which the others wait; None if the reports do not show them."""
     waiting = {report.rank for report in reports if report.work is not None}
-    groups: dict[str, _Group] = {}
-    for report in reports:
-        groups.setdefault(report.group, _Group()).reports[report.rank] = report
-    behind, silent = _late(groups, waiting, world_size)
-    found = set[int]().union(*behind.values())
-    if found:
-        if len(found) > max(1, len(waiting) // 2):
-            return None  # few ranks wait: they may be the faulty ones
-        return _reported(groups, behind, found, "behind", waiting, world_size)
-    found = set[int]().union(*silent.values())
-    most = min(_MAX_SILENT, max(1, len(waiting) // _SILENT_SHARE))
-    if not found or len(waiting) < _MIN_WAITING or len(found) > most:
-        return None
-    if max(found) - min(found) >= _MAX_SILENT:
-        return None  # ranks of several nodes were probably killed
-    return _reported(groups, silent, found, "silent", waiting, world_size)
-
-
-def _late(
-    groups: Mapping[str, _Group], waiting: set[int], world_size: int | None
-) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
-    """Return, by group in which a rank waits, the ranks that are behind and the silent ranks, without `waiting`."""
+    groups: dict[str, dict[int, Report]] = {}
     sizes: dict[str, int] = {}
-    for group in groups.values():
-        for report in group.reports.values():
-            if report.name:
-                sizes[report.name] = max(sizes.get(report.name, 0), group.largest + 1)
+    for report in reports:
+        groups.setdefault(report.group, {})[report.rank] = report
+        if report.name and report.group_rank is not None:
+            sizes[report.name] = max(sizes.get(report.name, 0), report.group_rank + 1)
     behind: dict[str, set[int]] = {}
     silent: dict[str, set[int]] = {}
     for name, group in groups.items():
         stuck = _stuck(group)
         if stuck is not None:
-            late = {r.rank for r in group.reports.values() if r.enqueued is not None and r.enqueued < stuck}
+            late = {rank for rank, one in group.items() if one.enqueued is not None and one.enqueued < stuck}
             behind[name] = late - waiting
-            silent[name] = set(_members(group, world_size, sizes)) - set(group.reports) - waiting
-    return behind, silent
+            silent[name] = set(_members(group, world_size, sizes)) - set(group) - waiting
+    found = set[int]().union(*behind.values())
+    if found:  # if few ranks wait, they may be the faulty ones
+        few = len(found) <= max(1, len(waiting) // 2)
+        return _result(groups, behind, found, "behind", waiting, world_size) if few else None
+    found = set[int]().union(*silent.values())
+    most = min(_MAX_SILENT, max(1, len(waiting) // _SILENT_SHARE))
+    # ranks of several nodes were probably killed
+    if not found or len(waiting) < _MIN_WAITING or len(found) > most or max(found) - min(found) >= _MAX_SILENT:
+        return None
+    return _result(groups, silent, found, "silent", waiting, world_size)
 
 
 def _stuck(group: _Group) -> int | None:
     """Return the first unfinished collective of the group; None if no rank waits in the group."""
-    return min((report.work for report in group.waiting if report.work is not None), default=None)
+    return min((report.work for report in group.values() if report.work is not None), default=None)
 
 
-def _members(group: _Group, world_size: int | None, sizes: Mapping[str, int]) -> list[int]:
-    """Return the ranks of a group, derived from those that report."""
-    layout = group.layout()
-    if layout is None:
-        return []
-    start, step = layout
-    name = next((report.name for report in group.reports.values() if report.name), "")
-    size = max(group.largest + 1, sizes.get(name, 0))
-    whole = (start, step) == (0, 1) and world_size is not None
-    if whole and world_size is not None and (name == DEFAULT_GROUP or len(group.reports) >= _WORLD_SHARE * world_size):
+def _members(group: _Group, world_size: int | None, sizes: Mapping[str, int]) -> range:
+    """Return the ranks of a group, derived from those that report; empty if their distances differ."""
+    pairs = sorted((report.group_rank, rank) for rank, report in group.items() if report.group_rank is not None)
+    if len(pairs) < 2 or pairs[0][0] == pairs[-1][0]:
+        return range(0)
+    (first, rank), (last, other) = pairs[0], pairs[-1]
+    step, rest = divmod(other - rank, last - first)
+    start = rank - step * first
+    if rest or step < 1 or start < 0 or any(r != start + step * g for g, r in pairs):
+        return range(0)
+    name = next((report.name for report in group.values() if report.name), "")
+    size = max(last + 1, sizes.get(name, 0))
+    if (start, step) == (0, 1) and world_size and (name == DEFAULT_GROUP or len(group) >= _WORLD_SHARE * world_size):
         size = max(size, world_size)
-    return [start + step * place for place in range(size)]
+    return range(start, start + step * size, step)
 
 
-def _reported(
+def _result(
     groups: Mapping[str, _Group], late: Mapping[str, set[int]], found: set[int], proof: Proof,
     waiting: set[int], world_size: int | None,
 ) -> Missing:  # fmt: skip
     """Return the result for the group in which most ranks wait."""
-    name = max((name for name in late if late[name]), key=lambda name: (len(groups[name].waiting), name))
-    work = _stuck(groups[name])
+    many = {name: sum(report.work is not None for report in groups[name].values()) for name in late if late[name]}
+    group = groups[max(many, key=lambda name: (many[name], name))]
+    work = _stuck(group)
     assert work is not None
-    first = [report for report in groups[name].waiting if report.work == work]
+    first = [report for report in group.values() if report.work == work]
     times = {rank: sum(rank in ranks for ranks in late.values()) for rank in found}
     return Missing(
         ranks=tuple(sorted(found, key=lambda rank: (-times[rank], rank))),
