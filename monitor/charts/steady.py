@@ -8,6 +8,8 @@ save that cannot be subtracted, are not added.
 import math
 from dataclasses import dataclass, field
 
+from megatron_monitor.statistics.median import median
+
 _KEEP = 512  # maximum stored values: all of them up to this number, then evenly spaced ones
 _SIZES = 4  # stored batch sizes: the newest, the last of which is the run's final one
 
@@ -31,20 +33,10 @@ class SampledValues:
                 self.stride *= 2
         self.seen += 1
 
-    def quantile(self, share: float) -> float | None:
-        """Return the value below which `share` of the values are, interpolated. 0.5 is the median. None: no values."""
-        if not self.values:
-            return None
-        ordered = sorted(self.values)
-        place = share * (len(ordered) - 1)
-        low = math.floor(place)
-        high = min(low + 1, len(ordered) - 1)
-        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
     @property
     def median(self) -> float | None:
-        """Return the median."""
-        return self.quantile(0.5)
+        """Return the median. None: no values."""
+        return median(self.values) if self.values else None
 
 
 @dataclass(slots=True)

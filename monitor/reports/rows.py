@@ -56,9 +56,6 @@ class Row:
     memory_ends_bytes: int | None = None
     memory_others_bytes: int | None = None
     seconds_per_iteration: float | None = None
-    seconds_low: float | None = None
-    """A tenth of the steady iterations is faster than this, and a tenth is slower than `seconds_high`."""
-    seconds_high: float | None = None
     steady_iterations: int = 0
     tflops: float | None = None
     """As printed, else computed."""
@@ -155,7 +152,6 @@ def _pace(row: Row, state: RunState, steady: AtSize | None) -> list[str]:
     if steady is not None and steady.seconds.seen and state.iterations_total > _NOT_STEADY:
         seconds = steady.seconds
         row.seconds_per_iteration = seconds.median
-        row.seconds_low, row.seconds_high = seconds.quantile(0.1), seconds.quantile(0.9)
         row.steady_iterations = seconds.seen
         planned = attempt.topology.global_batch_size
         if planned and row.global_batch_size and row.global_batch_size != planned and attempt.topology.rampup:

@@ -50,7 +50,6 @@ def test_the_median_is_that_of_steady_iterations(tmp_path: Path) -> None:
     assert printed > 1.05 * pure
     assert row["samples_per_second"] == pytest.approx(2048 / row["seconds_per_iteration"])
     assert row["tflops"] == pytest.approx(149.02 * 105.22 / row["seconds_per_iteration"], rel=0.002)
-    assert row["seconds_low"] < row["seconds_per_iteration"] < row["seconds_high"]
 
 
 def test_the_ramp_up_is_left_out(tmp_path: Path) -> None:
