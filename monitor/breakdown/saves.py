@@ -6,7 +6,6 @@ loses as much as with a reported slowdown.
 """
 
 from itertools import pairwise
-from typing import Any
 
 from msgspec import Struct
 
@@ -46,23 +45,3 @@ def updated(
     if lost < threshold or min(durations[-_LAST:]) < max(_LONGER * max(durations[:-_LAST]), (base + level) / 2):
         return None
     return SlowSaves(iterations[-_LAST], at, base, level, lost)
-
-
-def sentence(found: SlowSaves) -> str:
-    """Return what happened and its cost."""
-    return (
-        f"saves take {found.level:.4g} s instead of {found.base:.4g} s since iteration {found.onset}, "
-        f"{100 * found.lost:.1f} % of the run's time; check the file system of the checkpoints"
-    )
-
-
-def evidence(found: SlowSaves) -> dict[str, Any]:
-    """Return figures for programs."""
-    return {
-        "cause": "checkpoint",
-        "cause_scope": "all",
-        "reason": "slower saves",
-        "save_seconds": round(found.level, 3),
-        "normal_save_seconds": round(found.base, 3),
-        "ratio": round(1 + found.lost, 4),
-    }

@@ -15,7 +15,7 @@ from megatron_monitor.breakdown.account import TimerLine
 from megatron_monitor.breakdown.profile import Profile
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding
 from megatron_monitor.detectors.slowdown.memory import SUM_LIMIT, Segment, Shift, SlowdownMemory, SlowdownSettings
-from megatron_monitor.detectors.slowdown.messages import before_hang, between_steps, faster, ratio, slower, slower_saves
+from megatron_monitor.detectors.slowdown.messages import before_hang, faster, ratio, slower, slower_saves
 from megatron_monitor.detectors.slowdown.shifts import UNITS, watch
 from megatron_monitor.parsers.events.setup import CLOCK
 from megatron_monitor.run.nodes import nodes_of
@@ -135,10 +135,9 @@ def _take_steps(state: RunState, memory: SlowdownMemory, steps: Sequence[Step], 
         if not any(step.counted for step in steps):
             return False
         memory.attempt, memory.steps, memory.tracks, memory.key = attempt.number, 0, {}, ""
-        memory.timed_at = 0
+        memory.timed_at, memory.whole = 0, False
         memory.sizes, memory.faster, memory.reference = None, None, None
         memory.window.restart()
-        memory.outside.restart()
         if memory.shift is not None:
             memory.shift.unsure = True
     changed = False
@@ -153,10 +152,12 @@ def _take_steps(state: RunState, memory: SlowdownMemory, steps: Sequence[Step], 
         changed = memory.slow_saves is not before
     usual = attempt.topology.global_batch_size, attempt.topology.sequence_length
     for step in steps:
-        if step.outside is not None:
-            duration, outside = step.outside, memory.outside
-            changed |= outside.add(step.iteration, duration, step.at, settings.threshold, settings.stands_for)
         seconds, timed = _seconds(memory, step), step.timer_line
+        if step.outside is not None:
+            seconds, memory.whole = step.outside[1], True
+            timed = timed or TimerLine(step.iteration, seconds, {"engine": (seconds - step.outside[0],) * 2})
+        elif memory.whole:
+            seconds = None  # more than steps lies between two lines
         if seconds is not None and memory.steps > _WARM_UP:
             size = step.batch_size or usual[0], step.sequence_length or usual[1]
             if size != memory.sizes:
@@ -267,8 +268,6 @@ class Slowdown(SlowdownMemory):
             if self.shift.unsure:
                 return UNKNOWN
             return slower(state, self, self.shift, settings)
-        if self.outside.longer is not None:
-            return between_steps(state, self.outside.longer, settings)
         if self.slow_saves is not None:
             return slower_saves(state, self.slow_saves)
         if self.faster is not None and not self.faster.over:

@@ -2,7 +2,6 @@
 
 from msgspec import Struct, field
 
-from megatron_monitor.breakdown.outside import OutsideTime
 from megatron_monitor.breakdown.profile import Profile
 from megatron_monitor.breakdown.saves import SlowSaves
 from megatron_monitor.breakdown.window import TimerWindow
@@ -113,5 +112,5 @@ class SlowdownMemory(Rule):
     """Number of saves that were examined."""
     slow_saves: SlowSaves | None = None
     """Whether saves take longer than before."""
-    outside: OutsideTime = field(default_factory=OutsideTime)
-    """Time of steps outside the clock of DeepSpeed's engine."""
+    whole: bool = False
+    """True if the times include the time outside the clock of DeepSpeed's engine."""

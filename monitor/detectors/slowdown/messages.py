@@ -3,7 +3,8 @@
 import math
 from typing import Any
 
-from megatron_monitor.breakdown import messages, outside, saves
+from megatron_monitor.breakdown import messages
+from megatron_monitor.breakdown.saves import SlowSaves
 from megatron_monitor.detectors.base import Finding, Severity, duration, percent
 from megatron_monitor.detectors.slowdown.memory import Shift, SlowdownMemory, SlowdownSettings
 from megatron_monitor.run.derived import batch_size
@@ -46,7 +47,10 @@ def slower(state: RunState, memory: SlowdownMemory, shift: Shift, settings: Slow
         parts.append(messages.advice(found) + (messages.of_ranks(format_name) if apart else ""))
         evidence.update(messages.evidence(found, memory.window.before))
     summary = "; ".join(part for part in parts if part)
-    return _lasting(shift, ratio, summary, evidence, settings, stood=shift.stood)
+    severity: Severity = "critical" if ratio >= 1 + settings.critical else "warning"
+    return Finding(
+        "firing", severity, summary, evidence, onset=shift.onset, since=shift.at, display_only=not shift.stood
+    )
 
 
 def _figures(shift: Shift) -> str:
@@ -60,15 +64,6 @@ def _evidence(shift: Shift) -> dict[str, Any]:
         "normal_seconds_per_iteration": round(base, 4),
         "ratio": round(level / base, 4),
     }
-
-
-def _lasting(
-    found: Shift | outside.LongerOutside, ratio: float, summary: str, evidence: dict[str, Any],
-    settings: SlowdownSettings, *, stood: bool,
-) -> Finding:  # fmt: skip
-    """Return the finding as display-only until it has lasted long enough to be notified."""
-    severity: Severity = "critical" if ratio >= 1 + settings.critical else "warning"
-    return Finding("firing", severity, summary, evidence, onset=found.onset, since=found.at, display_only=not stood)
 
 
 def _clocks_of(memory: SlowdownMemory, shift: Shift, evidence: dict[str, Any]) -> str:
@@ -104,16 +99,18 @@ def _nodes_of(memory: SlowdownMemory) -> str:
     )
 
 
-def between_steps(state: RunState, found: outside.LongerOutside, settings: SlowdownSettings) -> Finding:
-    """Return the finding that the time between the steps of DeepSpeed's engine grew, and not the steps."""
-    evidence = {**outside.evidence(found), "last_line": state.attempt.last_line}
-    return _lasting(found, outside.ratio(found), outside.sentence(found), evidence, settings, stood=found.lasts)
-
-
-def slower_saves(state: RunState, found: saves.SlowSaves) -> Finding:
+def slower_saves(state: RunState, found: SlowSaves) -> Finding:
     """Return the finding that saves take longer."""
-    evidence = {**saves.evidence(found), "last_line": state.attempt.last_line}
-    return Finding("firing", "warning", saves.sentence(found), evidence, onset=found.onset, since=found.at)
+    summary = (
+        f"saves take {found.level:.4g} s instead of {found.base:.4g} s since iteration {found.onset}, "
+        f"{100 * found.lost:.1f} % of the run's time; check the file system of the checkpoints"
+    )
+    evidence = {
+        "cause": "checkpoint", "cause_scope": "all", "reason": "slower saves", "save_seconds": round(found.level, 3),
+        "normal_save_seconds": round(found.base, 3), "ratio": round(1 + found.lost, 4),
+        "last_line": state.attempt.last_line,
+    }  # fmt: skip
+    return Finding("firing", "warning", summary, evidence, onset=found.onset, since=found.at)
 
 
 def faster(state: RunState, shift: Shift) -> Finding:

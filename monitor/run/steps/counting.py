@@ -40,7 +40,9 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     attempt, iteration, at = state.attempt, report.iteration, report.context.at
     first = attempt.last_iteration is None
     if attempt.timers.active:
-        attempt.timers.close(attempt.last_iteration, attempt.step_seconds, attempt.log_interval or 1)
+        outside = attempt.engine.gap.outside if attempt.step_source == "engine" else None
+        seconds = attempt.step_seconds if outside is None else outside[1]
+        attempt.timers.close(attempt.last_iteration, seconds, attempt.log_interval or 1)
     delta = _interval(state, iteration)
     if first:
         attempt.first_iteration, attempt.first_iteration_seconds = iteration, report.seconds
