@@ -51,7 +51,7 @@ def cause_of(subject: Transition | Incident) -> Cause:
     failure = str(evidence.get("failure") or "")
     of = failure
     if subject.incident == "slowdown":
-        of = "faster" if subject.severity == "info" else str(evidence.get("cause"))
+        of = str(evidence.get("cause"))
     phase, node = (subject.phase or "").replace("_", " "), _first(evidence, _NODES)
     ratio, first, last = (evidence.get(name) for name in ("ratio", "samples_from", "samples_to"))
     much = f"{ratio - 1:+.1%}".replace("%", " %") if isinstance(ratio, float) else ""

@@ -118,7 +118,7 @@ class Level(Struct):
             return None
         middle = median(self.values[-DRIFT:])
         if self.best is None or middle < self.best:
-            self.best = middle
+            self.best = max(middle, self.value or middle)  # a short faster stretch is not a standard
         return middle - self.best
 
     def see_unit(self, count: int) -> float:

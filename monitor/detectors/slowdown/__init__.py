@@ -15,7 +15,7 @@ from megatron_monitor.breakdown.account import TimerLine
 from megatron_monitor.breakdown.profile import Profile
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding
 from megatron_monitor.detectors.slowdown.memory import SUM_LIMIT, Segment, Shift, SlowdownMemory, SlowdownSettings
-from megatron_monitor.detectors.slowdown.messages import before_hang, faster, ratio, slower, slower_saves
+from megatron_monitor.detectors.slowdown.messages import before_hang, ratio, slower, slower_saves
 from megatron_monitor.detectors.slowdown.shifts import UNITS, watch
 from megatron_monitor.parsers.events.setup import CLOCK
 from megatron_monitor.run.nodes import nodes_of
@@ -136,7 +136,7 @@ def _take_steps(state: RunState, memory: SlowdownMemory, steps: Sequence[Step], 
             return False
         memory.attempt, memory.steps, memory.tracks, memory.key = attempt.number, 0, {}, ""
         memory.timed_at, memory.whole = 0, False
-        memory.sizes, memory.faster, memory.reference = None, None, None
+        memory.sizes, memory.reference = None, None
         memory.window.restart()
         if memory.shift is not None:
             memory.shift.unsure = True
@@ -224,7 +224,7 @@ def _take(
             del memory.tracks[next(iter(memory.tracks))]
     known, changed = track.value is not None, False
     # during a shift each step may end it
-    suspect = SUM_LIMIT if memory.shift is None and memory.faster is None else 0.0
+    suspect = SUM_LIMIT if memory.shift is None else 0.0
     look = track.add(time, step.iteration, _SUM_LIMIT * SUM_LIMIT, suspect, 4 * settings.threshold, memory.stretch)
     if timed is not None:
         memory.window.add(timed)
@@ -248,10 +248,9 @@ def _change_key(memory: SlowdownMemory, key: str) -> bool:
     memory.key = key
     memory.reference = None
     memory.window.restart()
-    ended = memory.shift is not None or memory.faster is not None
+    ended = memory.shift is not None
     if memory.shift is not None and not memory.shift.unsure:
         memory.shift = None
-    memory.faster = None
     return ended
 
 
@@ -263,13 +262,11 @@ class Slowdown(SlowdownMemory):
         return _take_steps(state, self, steps, settings)
 
     def evaluate(self, state: RunState, _now: float, settings: SlowdownSettings) -> Finding:
-        """Fire while a slower level lasts, as information if the run became faster."""
+        """Fire while a slower level lasts."""
         if self.shift is not None:
             if self.shift.unsure:
                 return UNKNOWN
             return slower(state, self, self.shift, settings)
         if self.slow_saves is not None:
             return slower_saves(state, self.slow_saves)
-        if self.faster is not None and not self.faster.over:
-            return faster(state, self.faster)
         return CLEAR

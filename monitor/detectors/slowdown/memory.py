@@ -49,8 +49,6 @@ class Shift(Struct):
     """Level before the shift, to continue with after it."""
     lines: int = 0
     """Lines since its onset, or since a drift was detected."""
-    over: bool = False
-    """For a faster level: True if it is no longer shown."""
     stood: bool = True
     """True if it has lasted long enough to be notified."""
 
@@ -99,7 +97,6 @@ class SlowdownMemory(Rule):
     sizes: tuple[int | None, int | None] | None = None
     """Batch size and sequence length of the last step, which are the source of `key`."""
     shift: Shift | None = None
-    faster: Shift | None = None
     segments: list[Segment] = field(default_factory=list)
     flaps: list[tuple[float, int]] = field(default_factory=list)
     """(size, lines) of slower levels that ended soon, as this run does by itself."""

@@ -113,17 +113,6 @@ def slower_saves(state: RunState, found: SlowSaves) -> Finding:
     return Finding("firing", "warning", summary, evidence, onset=found.onset, since=found.at)
 
 
-def faster(state: RunState, shift: Shift) -> Finding:
-    """Return the information that iterations take less time."""
-    less = 100 * (1 - math.exp(shift.level) / math.exp(shift.base))
-    summary = (
-        f"iterations take {less:.1f} % less time {_figures(shift)}; no action is needed unless code or data were "
-        "changed by mistake"
-    )
-    evidence = {**_evidence(shift), "last_line": state.attempt.last_line}
-    return Finding("firing", "info", summary, evidence, onset=shift.onset, since=shift.at, display_only=True)
-
-
 def before_hang(state: RunState) -> str:
     """Return the pace before the run hung: that iterations had become slower, and where. Empty: they had not."""
     memory = state.memory_of.get(SlowdownMemory.name)

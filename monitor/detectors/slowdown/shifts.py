@@ -34,15 +34,16 @@ _FLAPS = 8  # remembered flaps
 _SLOW_DIVISOR = 4  # of the lines that end the slowdown of a run with flaps, one in so many may still be slow
 UNITS = 1.5  # printed units that a shift must exceed, or else it must last:
 _UNIT_LASTING = 12  # so many lines at the next printed value, with none before
-_FASTER_SHOWN = 50  # iterations for which "faster" is shown
-_NORMAL = 200  # lines after which a faster level is the normal one: the return from it is not a slowdown before
+_NORMAL = 200  # lines: a slower level that lasted so long is not a flap, and the most that end a slowdown
 
 
 def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, settings: SlowdownSettings) -> bool:
-    """Compare a step with the level: shifted up, down, back, or drifted."""
-    shift, faster, iteration, at = memory.shift, memory.faster, step.iteration, step.at
+    """Compare a step with the level: shifted up, down, back, or drifted. A faster level becomes the normal one when
+    most of the last steps show it, so that a return from it before is not a slowdown.
+    """
+    shift, iteration, at = memory.shift, step.iteration, step.at
     stood = shift is None or shift.stood
-    if shift is None and faster is None and not _suspect(track, settings):
+    if shift is None and not _suspect(track, settings):
         return False if grows else _watch_drift(memory, track, iteration, at)  # nearly all calls end here
     if shift is not None and not shift.unsure:
         shift.lines += 1
@@ -54,18 +55,11 @@ def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, setting
             _return(memory, track, shift)
             return True
     changed = shift is not None and shift.stood is not stood
-    if faster is not None:
-        faster.lines += 1
-        if faster.lines > _NORMAL:
-            memory.faster = faster = None
-            changed = True
-        elif not faster.over and iteration - faster.onset > _FASTER_SHOWN:
-            faster.over = changed = True
     threshold = _GROWING if grows else settings.threshold
     size = shifted(track, needed(track.scale, threshold), threshold, SUM_LIMIT)
-    if not size or (size > 0 and _is_usual(memory, track, size)):
+    if not size or (size < 0 and shift is None) or (size > 0 and _is_usual(memory, track, size)):
         return changed
-    if shift is None and faster is None and 0 < size < math.log1p(_SETTLED) and _settles(track, step):
+    if shift is None and 0 < size < math.log1p(_SETTLED) and _settles(track, step):
         memory.tracks[memory.key] = level_of(track.values[-_since(track) :], track.scale, track.unit)
         return changed
     _take_shift(memory, track, iteration, at, size, settings)
@@ -124,10 +118,8 @@ def needed(scale: float, threshold: float) -> int:
 
 
 def _suspect(track: Level, settings: SlowdownSettings) -> bool:
-    """Return False if `shifted` has nothing to examine: neither sum is at its limit, and no three steps are
-    far above.
-    """
-    if track.up >= SUM_LIMIT or track.down >= SUM_LIMIT:
+    """Return False if `shifted` has nothing to examine: its sum is below the limit, no three steps are far above."""
+    if track.up >= SUM_LIMIT:
         return True
     recent, far = track.recent(3), max(4 * settings.threshold, 6 * track.scale)
     return len(recent) == 3 and min(recent) > far
@@ -198,14 +190,9 @@ def _take_shift(
     since = _since(track, size > 0)
     onset = track.up_since if size > 0 else track.down_since
     onset = iteration if onset is None else onset
-    level, shift, faster = track.value + size, memory.shift, memory.faster
+    level, shift = track.value + size, memory.shift
     new = Shift(onset, at, track.value, level, "shift", before=track.before(since))
-    if size > 0 and faster is not None and level - faster.base < max(0.8 * math.log1p(settings.threshold), track.scale):
-        memory.faster = None  # the return from a faster level, which was not its own
-        memory.tracks[memory.key] = _resumed(track, faster, since)
-        return
     if size > 0:
-        memory.faster = None
         new.lines = since
         if shift is None or shift.unsure:
             memory.shift = new
@@ -214,9 +201,8 @@ def _take_shift(
         else:
             new.base, new.before, new.stood = shift.base, shift.before, shift.stood
             memory.shift = new
-    elif shift is None:
-        memory.faster = new
-    elif level - shift.base > math.log1p(settings.threshold):  # not yet back: it continues with a smaller figure
+    elif shift is not None and level - shift.base > math.log1p(settings.threshold):
+        # not yet back: it continues with a smaller figure
         shift.level = level
     memory.tracks[memory.key] = level_of(track.values[-since:], track.scale, track.unit)
 
