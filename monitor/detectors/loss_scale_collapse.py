@@ -17,7 +17,7 @@ from megatron_monitor.parsers.programs import program_of
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high
-from megatron_monitor.statistics.series import ScaleSearch
+from megatron_monitor.statistics.scale_search import ScaleSearch
 
 _BLOCKS = 16  # remembered blocks of a slow decline
 _DYNAMIC = 16.0  # an attempt that never had this scale did not fall to its minimum

@@ -18,7 +18,7 @@ from megatron_monitor.parsers.events import OverflowSkipped
 from megatron_monitor.run.records import plus
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
-from megatron_monitor.statistics.series import ScaleSearch
+from megatron_monitor.statistics.scale_search import ScaleSearch
 
 _SPAN = 10  # iterations within which skipped steps are counted
 # Units of its last digit above which a norm is never equal to the one before by chance; 0.139 often is.

@@ -5,7 +5,6 @@ from msgspec import Struct
 from megatron_monitor.breakdown.account import TimerLine
 from megatron_monitor.parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
 from megatron_monitor.parsers.programs import BY_NAME
-from megatron_monitor.run.records import MemoryPeaks
 from megatron_monitor.run.state import Attempt, RunState
 
 STEP_EVENTS: frozenset[type[Event]] = frozenset({IterationLogged, EngineStepLogged, TrainerLogged, TrainerProgressed})
@@ -49,10 +48,6 @@ class Step(Struct, gc=False, kw_only=True):
     """Iterations with a NaN loss as printed in this line."""
     new_skipped: int = 0
     """Skipped iterations that this report added to the run's total."""
-    memory_bytes: int | None = None
-    """Device memory in use, if this report has it."""
-    memory_peak_bytes: int | None = None
-    """Maximum device memory in use."""
     timer_line: TimerLine | None = None
     """The timers of the iteration line before this one, which are complete now, or of this line if it prints
     its own.
@@ -76,12 +71,9 @@ def step_from_event(state: RunState, event: Event, iterations: int, skipped: int
             step = _step(state, counted, skipped)
             _take_line(step, event)
         case EngineStepLogged():
-            carries = event.allocated_bytes is not None or event.max_allocated_bytes is not None
-            if step_source == "iteration" and event.loss is None and not carries:
+            if step_source == "iteration" and event.loss is None:
                 return None
             step = _step(state, counted, skipped)
-            if carries:
-                _take_memory(step, attempt.memory)
             if step_source == "engine":
                 step.reported, step.outside = event.loss is not None, attempt.engine.gap.outside
             step.loss = event.loss
@@ -89,7 +81,7 @@ def step_from_event(state: RunState, event: Event, iterations: int, skipped: int
             if step_source != "trainer":
                 return None
             step = _step(state, counted, skipped)
-            _take_dict(step, attempt, event)
+            _take_dict(step, event)
         case _:
             return None
     step.learning_rate = event.learning_rate
@@ -102,7 +94,7 @@ def amend_step(step: Step, attempt: Attempt, event: Event) -> bool:
         return False
     if step.iteration != attempt.latest.iteration:
         return False
-    _take_dict(step, attempt, event)
+    _take_dict(step, event)
     step.learning_rate = event.learning_rate
     return True
 
@@ -114,9 +106,7 @@ def _take_line(step: Step, event: IterationLogged) -> None:
     step.skipped, step.nans = event.skipped_iterations, event.nan_iterations
 
 
-def _take_dict(step: Step, attempt: Attempt, event: TrainerLogged) -> None:
-    if event.memory_bytes is not None:
-        _take_memory(step, attempt.memory)
+def _take_dict(step: Step, event: TrainerLogged) -> None:
     step.reported, step.loss, step.grad_norm = event.loss is not None, event.loss, event.grad_norm
 
 
@@ -138,8 +128,3 @@ def _step(state: RunState, counted: bool, skipped_before: int) -> Step:
         new_skipped=state.skipped_iterations_total - skipped_before,
         timer_line=attempt.timers.last if counted else None,
     )
-
-
-def _take_memory(step: Step, memory: MemoryPeaks) -> None:
-    step.memory_bytes = memory.allocated or memory.reserved or memory.max_allocated or memory.max_reserved
-    step.memory_peak_bytes = max(memory.max_allocated or 0, memory.allocated or 0) or None
