@@ -1,7 +1,8 @@
 """The receiver's HTTP server: credentials, tenants and their quotas, bodies and answers.
 
-204 or 200: all lines are on disk. 429, 503: try again. 400, 413, 415: this body can never be read. Lines that name no
-run are accepted and counted, because a refusal would delay the lines after them.
+204 or 200: all lines are on disk. 429, 503: try again. 400, 413, 415: this body can never be read. 400 is also the
+answer if a run was refused and all other lines are on disk (OTLP: a partial success): one run never delays others.
+Lines that name no run are accepted and counted, because a refusal would delay the lines after them.
 """
 
 import base64
@@ -25,7 +26,7 @@ from megatron_monitor.receiver.agents import Agents
 from megatron_monitor.receiver.labels import StreamFile, origin_of
 from megatron_monitor.receiver.messages import PROTOCOLS, Push, Stream, bounded
 from megatron_monitor.receiver.spool import QuotaError, Spool
-from megatron_monitor.receiver.wire import TooLargeError, WireError, unpack
+from megatron_monitor.receiver.wire import TooLargeError, WireError, unpack, varint
 from megatron_monitor.serve.auth import Hosts, is_loopback
 from megatron_monitor.serve.exchange import Limits, Reply, Request, text_reply
 from megatron_monitor.serve.http import Exposition
@@ -221,10 +222,15 @@ class Receiver:
         if seconds > 0.0:
             raise QuotaError("more than receiver.max_bytes_per_second", seconds)
         push = bounded(parse_json(body) if as_json else parse_protobuf(body))
-        self._store(push, tenant)
-        return Reply(204, "text/plain", b"") if protocol == "loki" else _otlp_reply(kind, push.refused)
+        why = self._store(push, tenant)
+        if protocol == "otlp":
+            return _otlp_reply(kind, push.refused, why or "no dated text")
+        return text_reply(400, f"{why}\n") if why else Reply(204, "text/plain", b"")
 
-    def _store(self, push: Push, tenant: str) -> None:
+    def _store(self, push: Push, tenant: str) -> str:
+        """Write the lines. Returns which run was refused because of the tenant's quota; empty: none."""
+        self._count("lines_total", "invalid", by=push.refused)
+        why = ""
         now, seen = self._clock.wall(), dict[str, tuple[float, bool, bool]]()
         for stream in push.streams:
             file, agent, is_heartbeat = origin_of(stream.labels, tenant, self._watches)
@@ -236,27 +242,35 @@ class Receiver:
             if file is not None:
                 ahead = stream.date(int((now - self.agents.offset(agent)) * 1e9))
                 self._count("lines_total", "ahead", by=ahead)
-                self._write(stream, file, tenant, now)
+                if not self._write(stream, file, tenant, now):
+                    push.refused += len(stream.entries)
+                    self._count("lines_total", "refused", by=len(stream.entries))
+                    why = (
+                        f"refused: the run {file.run} is above the quota of its tenant (receiver.max_runs is "
+                        f"{self._settings.max_runs}, with {_STREAMS_PER_RUN} streams per run); other lines are stored"
+                    )
             elif not is_heartbeat:
                 self._count_unnamed(stream, tenant)
         # Only now, with its lines on disk, a later silence of the agent counts.
         for agent, (until, is_heartbeat, refused) in seen.items():
             self.agents.note(agent, until, now, heartbeat=is_heartbeat, refused=refused)
-        self._count("lines_total", "invalid", by=push.refused)
+        return why
 
     def _count(self, name: str, label: str, by: int = 1) -> None:
         if by:
             with self._lock:
                 self._counts.add(f"receiver_{name}", label, by=by)
 
-    def _write(self, stream: Stream, file: StreamFile, tenant: str, now: float) -> None:
+    def _write(self, stream: Stream, file: StreamFile, tenant: str, now: float) -> bool:
+        """Write the stream's lines. False: the tenant has too many runs or streams."""
         with self._lock:
             within = self._tenants[tenant].is_within_quota(file, self._settings, self._clock.monotonic())
         if not within:
-            raise QuotaError("more than receiver.max_runs allows", 30.0)
+            return False
         new, duplicates = self._spool.append(file, stream.entries, now)
         self._count("lines_total", "new", by=new)
         self._count("lines_total", "duplicate", by=duplicates)
+        return True
 
     def _count_unnamed(self, stream: Stream, tenant: str) -> None:
         self._count("lines_total", "unnamed", by=len(stream.entries))
@@ -270,11 +284,13 @@ class Receiver:
         )
 
 
-def _otlp_reply(kind: str, refused: int) -> Reply:
-    """Return an ExportLogsServiceResponse; empty without refused lines, and always for protobuf, which refuses none."""
+def _otlp_reply(kind: str, refused: int, why: str) -> Reply:
+    """Return an ExportLogsServiceResponse; empty without refused lines."""
     if kind != "application/json":
-        return Reply(200, "application/x-protobuf", b"")
-    reply = {"partialSuccess": {"rejectedLogRecords": str(refused), "errorMessage": "no dated text"}} if refused else {}
+        text = why.encode()[:1000]
+        partial = b"\x08" + varint(refused) + b"\x12" + varint(len(text)) + text
+        return Reply(200, "application/x-protobuf", b"\x0a" + varint(len(partial)) + partial if refused else b"")
+    reply = {"partialSuccess": {"rejectedLogRecords": str(refused), "errorMessage": why}} if refused else {}
     return Reply(200, "application/json", msgspec.json.encode(reply))
 
 

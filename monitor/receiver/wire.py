@@ -64,6 +64,14 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise WireError("a number is cut")
 
 
+def varint(number: int) -> bytes:
+    """Return a number as protobuf writes it."""
+    rest = b""
+    while number > 127:
+        rest, number = rest + bytes([number & 127 | 128]), number >> 7
+    return rest + bytes([number])
+
+
 def decode_protobuf(data: bytes, fields: Fields, left: list[int] | None = None) -> dict[str, Any]:
     """Decode a message (protobuf.dev, Encoding) to the object of its JSON mapping; texts are bytes. Other fields, and
     those with another wire type, are skipped. `left`: how many more fields may be read, in a list of one.

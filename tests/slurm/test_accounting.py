@@ -204,7 +204,7 @@ def test_what_slurm_does_by_itself(site: Site) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "blamed", "why"),
     [
-        ("het-again", ("--ntasks=1", ":", "--ntasks=1"), "", "one of several that run as one"),
+        ("het-again", ("--ntasks=1", ":", "--ntasks=1"), "", "a part of a heterogeneous job"),
         ("tight-again", ("--partition=tight", "--nodes=2"), "node-07", "sbatch --test-only"),  # it has two nodes
         ("lost-new", ("--export=ALL,LR=1",), "", "was submitted with --export"),
     ],

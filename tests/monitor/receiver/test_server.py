@@ -221,7 +221,7 @@ def test_a_tenant_has_its_quota(running: Callable[..., Running]) -> None:
     for some in labels:
         one.clock.advance(1.0)
         answers.append(one.status(LOKI, loki("a", labels=some), bearer("small")))
-    assert answers == [204, 204, 429, *[204] * 18, 429]
+    assert answers == [204, 204, 400, *[204] * 18, 400]
     assert one.status(LOKI, loki("b", labels=labels[0]), bearer("small")) == 204
     one.clock.advance(3601.0)  # pods come and go: those that write no more have no share
     assert [one.status(LOKI, loki("c", labels=some), bearer("small")) for some in (labels[2], streams[-1])] == [204] * 2
@@ -260,7 +260,28 @@ def test_without_credentials_there_is_one_tenant(running: Callable[..., Running]
     for tenant in ("a", "b", ""):
         assert one.status(LOKI, loki("x"), JSON | {"X-Scope-OrgID": tenant}) == 204
     assert [run_at(str(path)) for path in one.directory.glob(PATTERN)] == ["gpt"]
-    assert one.status(LOKI, loki("x", labels={"run": "other"}), JSON | {"X-Scope-OrgID": "c"}) == 429
+    assert one.status(LOKI, loki("x", labels={"run": "other"}), JSON | {"X-Scope-OrgID": "c"}) == 400
+
+
+@pytest.mark.parametrize("path", [LOKI, "/v1/logs", "protobuf"])
+def test_a_run_above_the_limit_is_refused_alone(running: Callable[..., Running], path: str) -> None:
+    """The other lines of its batch are stored, the sender is told which run was refused and need not send it again."""
+    one, runs = running("max_runs: 2"), ("a", "b", "c", "a")
+    streams = [{"stream": {"run": run}, "values": [[str(NS + at), f"{run}{at}"]]} for at, run in enumerate(runs)]
+    body, headers = json.dumps({"streams": streams}).encode(), JSON
+    if path != LOKI:
+        as_json = path == "/v1/logs"
+        records = [(run, [(NS + at, 0, f"{run}{at}", {})]) for at, run in enumerate(runs)]
+        pieces = [otlp_push({"run": run}, some, as_json=as_json) for run, some in records]
+        logs = [json.loads(piece)["resourceLogs"][0] for piece in pieces] if as_json else []
+        body, headers = (json.dumps({"resourceLogs": logs}).encode(), JSON) if as_json else (b"".join(pieces), PROTOBUF)
+    status, answer, _ = one.send(LOKI if path == LOKI else "/v1/logs", body, headers)
+    assert status == (400 if path == LOKI else 200)
+    assert b"refused: the run c is above the quota of its tenant (receiver.max_runs is 2" in answer
+    if path == "protobuf":
+        assert answer[:5] == bytes([10, len(answer) - 3, 1, 8, 1])
+    assert sorted(one.lines()) == ["a0", "a3", "b1"]
+    assert one.counted()["lines_total refused"] == 1.0
 
 
 def test_lines_that_name_no_run(running: Callable[..., Running], caplog: pytest.LogCaptureFixture) -> None:
