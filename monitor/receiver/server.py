@@ -44,7 +44,7 @@ _ACTIVE = 3600.0  # seconds since its last line for which a stream counts to the
 _MAX_UNNAMED_LOGGED = 20  # sets of labels that name no run
 _REPORT_INTERVAL = 1.0  # seconds between two reports of the agents
 _PROTOBUF = ("application/x-protobuf", "application/protobuf")
-_LIMITS = Limits(connections=4096, idle=300.0, answer=60.0, threads=8, body=MAX_BODY_BYTES, bodies=128 << 20)
+_LIMITS = Limits(connections=4096, idle=300.0, threads=8, body=MAX_BODY_BYTES, bodies=128 << 20)
 """Agents keep their connections open, and a sync to a slow disk takes long."""
 _PUBLIC = frozenset({"/metrics", "/-/healthy", "/-/ready", "/ready"})
 

@@ -20,9 +20,7 @@ class Limits:
     head: float = 10.0
     """Time from the first to the last byte of a request's head, which fits one packet."""
     idle: float = 75.0
-    """Time between two requests of a connection; Prometheus usually scrapes every 15 s to 60 s."""
-    answer: float = 30.0
-    """Time to wait until the client reads its answer: three times the usual scrape timeout."""
+    """Time between two requests of a connection, and to read an answer; Prometheus scrapes every 15 s to 60 s."""
     unread: int = 64 << 20
     """Bytes of all answers that clients have not read: eight scrapes of 1,000 runs."""
     send_buffer: int = 256 * 1024

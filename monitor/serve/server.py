@@ -16,7 +16,7 @@ from typing import Any
 
 import h11
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from megatron_monitor.serve.auth import Authority, Hosts, TooManyGuessesError
@@ -33,37 +33,45 @@ _Message = dict[str, Any]
 
 
 class _Protocol(H11Protocol):
-    """A connection of uvicorn with time limits before a request, and with answers to half-closed connections."""
+    """A connection of uvicorn with time limits before a request, and without answers that the client does not read."""
 
     def __init__(self, server: "HttpServer") -> None:
         super().__init__(server.config, server.state, {"connection": self}, server.loop)
         self._server = server
         self._head: asyncio.TimerHandle | None = None
-        self.pipelined = False
-        """True if the request arrived before the answer to an earlier one was complete."""
+
+    @property
+    def answers(self) -> bool:
+        """True while a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Apply the idle limit to the first request, too."""
         super().connection_made(transport)
-        self._server.waiting[self] = None
+        self._server.touch(self)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection and stop its timers."""
         super().connection_lost(exc)
-        self._server.forget(self)
+        self._server.open.pop(self, None)
         self._unset_keepalive_if_required()
         self.head_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Start the head's time limit, and feed a head in chunks: h11 checks the size only of an incomplete head."""
-        self.pipelined, step = False, len(data)
+        """Start the head's time limit, and feed a head in chunks: h11 checks the size only of an incomplete head.
+
+        A connection on which the next request comes before the answer is closed after that answer.
+        """
+        step = len(data)
         if self.conn.their_state is h11.IDLE:
             step = _HEAD_CHUNK
-            self._head = self._head or self.loop.call_later(self._server.limits.head, self._refuse, 408, "too slow")
+            self._head = self._head or self.loop.call_later(self._server.limits.head, self.transport.abort)
         for start in range(0, len(data), step):
             if not self.transport.is_closing():
                 super().data_received(data[start : start + step])
+        if self.answers and self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
+            self.cycle.keep_alive = False
 
     def head_complete(self) -> None:
         """End the time limit of a request's head."""
@@ -71,37 +79,12 @@ class _Protocol(H11Protocol):
             self._head.cancel()
             self._head = None
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's interface
-        """Refuse what cannot be parsed as HTTP."""
-        self._refuse(400, "not understood")
-
-    def _refuse(self, status: int, text: str) -> None:
-        """Send an error and close the connection; only close it if an answer has begun."""
-        if not self.transport.is_closing() and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            headers = [*_HEADERS, (b"Content-Type", b"text/plain; charset=utf-8"), (b"Connection", b"close")]
-            response = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
-            for event in (response, h11.Data(data=f"{text}\n".encode()), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
-
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """Keep a half-closed connection open until its request is answered; TLS has no half-closed connections."""
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete:
-            return False
-        if cycle.more_body:
-            self._refuse(400, "the body is cut")
-            return False
-        cycle.keep_alive = False
-        return self.scheme == "http"
-
     def on_response_complete(self) -> None:
-        """Wait for the next request, which may have arrived already."""
-        self._server.waits(self)
-        self.pipelined = True
+        """Wait for the next request."""
+        self._server.touch(self)
         super().on_response_complete()
         if self.transport.is_closing():  # it would wait without limit for a client that does not read
-            self.loop.call_later(self._server.limits.answer, self.transport.abort)
+            self.loop.call_later(self._server.limits.idle, self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, and drop an answer that the client does not read."""
@@ -109,39 +92,12 @@ class _Protocol(H11Protocol):
         if self.transport.get_write_buffer_size():
             self.transport.abort()
 
-    def abort(self) -> None:
+    def cancel(self) -> None:
         """Close the connection immediately."""
         if self.cycle is not None:
             self.cycle.disconnected = True
-        self._server.forget(self)
+        self._server.open.pop(self, None)
         self.transport.abort()
-
-
-class _RenderSlots:
-    """Slots for rendering. The newest request comes first and pipelined requests last, so that a scrape is answered
-    despite clients that request more than they read.
-    """
-
-    def __init__(self, slots: int) -> None:
-        self._free = slots
-        self._waiting: tuple[list[asyncio.Future[None]], ...] = ([], [])
-
-    async def acquire(self, pipelined: bool) -> None:
-        """Wait for a slot."""
-        if self._free > 0:
-            self._free -= 1
-            return
-        slot = asyncio.get_running_loop().create_future()
-        self._waiting[pipelined].append(slot)
-        await slot
-
-    def release(self) -> None:
-        """Give the slot to the next request."""
-        if waiting := self._waiting[False] or self._waiting[True]:
-            if not (slot := waiting.pop()).done():  # cancelled when the server stops
-                slot.set_result(None)
-        else:
-            self._free += 1
 
 
 class HttpServer:
@@ -166,17 +122,14 @@ class HttpServer:
         )  # fmt: skip
         self.state = ServerState()
         self.state.default_headers = _HEADERS
-        self.waiting: dict[_Protocol | asyncio.Task[None], None] = {}
-        """Connections without a complete request, and TLS handshakes, oldest first."""
-        self.answering: dict[_Protocol | asyncio.Task[None], None] = {}
-        """Connections whose request is being answered, oldest first."""
+        self.open: dict[_Protocol | asyncio.Task[None], None] = {}
+        """Connections and TLS handshakes, the one idle for longest first."""
         self._held_bytes = 0  # of all bodies
         self._next_certificate_check = 0.0  # in the loop's time
         self._listener = _listen(host, port)
         self._stop = asyncio.Event()
         self._running = threading.Event()
         threads = {"page": self.limits.threads, "metrics": 2, "probe": 1}
-        self._slots = {kind: _RenderSlots(many) for kind, many in threads.items()}
         self._executors = {kind: ThreadPoolExecutor(many, f"http {kind}") for kind, many in threads.items()}
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="http", daemon=True)
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -190,7 +143,7 @@ class HttpServer:
     @property
     def connections(self) -> int:
         """The number of open connections."""
-        return len(self.waiting) + len(self.answering)
+        return len(self.open)
 
     def start(self) -> None:
         """Start the server's thread."""
@@ -243,7 +196,7 @@ class HttpServer:
         if self.connections >= self._max_connections:
             self._drop_oldest()
         task = self.loop.create_task(self._connect(accepted))
-        self.waiting[task] = None
+        self.open[task] = None
         task.add_done_callback(lambda task, accepted=accepted: self._connected(task, accepted))  # type: ignore[misc]
 
     async def _connect(self, accepted: socket.socket) -> None:
@@ -259,28 +212,21 @@ class HttpServer:
         await self.loop.connect_accepted_socket(lambda: _Protocol(self), accepted, **secure)
 
     def _connected(self, task: asyncio.Task[None], accepted: socket.socket) -> None:
-        self.waiting.pop(task, None)
+        self.open.pop(task, None)
         if task.cancelled() or task.exception() is not None:
             accepted.close()
 
     def _drop_oldest(self) -> None:
-        if (oldest := next(iter(self.waiting or self.answering), None)) is None:
-            return
-        self.forget(oldest)
-        if isinstance(oldest, _Protocol):
-            oldest.abort()
-        else:
+        """Close the connection that is idle for longest; one that is being answered only if there is no other."""
+        if self.open:
+            oldest = min(self.open, key=lambda one: isinstance(one, _Protocol) and one.answers)
+            del self.open[oldest]
             oldest.cancel()
 
-    def waits(self, connection: _Protocol) -> None:
-        """Move an answered connection to the end of the waiting ones."""
-        self.forget(connection)
-        self.waiting[connection] = None
-
-    def forget(self, connection: _Protocol | asyncio.Task[None]) -> None:
-        """Remove a connection from both lists."""
-        self.waiting.pop(connection, None)
-        self.answering.pop(connection, None)
+    def touch(self, connection: _Protocol) -> None:
+        """Make the connection the last to be dropped."""
+        self.open.pop(connection, None)
+        self.open[connection] = None
 
     # --- one request ------------------------------------------------------------------------------------------------
 
@@ -292,15 +238,16 @@ class HttpServer:
         request, body = request_of(scope), bytearray()
         unread = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
         try:
+            if connection.transport.get_write_buffer_size():
+                raise ConnectionAbortedError("the client does not read")
             reply = await self._refused(request)
             if reply is None and unread:
                 async with asyncio.timeout(self.limits.upload):
                     reply = await self._read(receive, request, body) if self.limits.body else too_large(request)
             if reply is None:
                 unread = False
+                self.touch(connection)
                 reply = await self._answer(connection, request._replace(body=bytes(body)))
-            else:
-                self._release(body)  # a refused body
             await send(_start(reply, close=unread))
             await send({"type": "http.response.body", "body": reply.body, "more_body": unread})
             if unread:
@@ -313,13 +260,9 @@ class HttpServer:
                 self._bound_unread()
         except (OSError, asyncio.CancelledError) as error:  # a TimeoutError is an OSError
             _log.debug("http: %s: %s", request.peer, error)
-            connection.abort()
+            connection.cancel()
         finally:
-            self._release(body)
-
-    def _release(self, body: bytearray) -> None:
-        self._held_bytes -= len(body)
-        body.clear()
+            self._held_bytes -= len(body)
 
     async def _read(
         self, receive: Callable[[], Awaitable[_Message]], request: Request, body: bytearray
@@ -342,36 +285,20 @@ class HttpServer:
         return None
 
     async def _answer(self, connection: _Protocol, request: Request) -> Reply:
-        """Wait until the client has read earlier answers, then for a slot, and render. TimeoutError. Metrics and probes
-        have threads of their own, so that they never wait for pages.
-        """
+        """Render the answer. Metrics and probes have threads of their own, so that they never wait for pages."""
         assert self.loop is not None
-        self.forget(connection)
-        self.answering[connection] = None
-        pipelined = connection.pipelined
-        async with asyncio.timeout(self.limits.answer):
-            await connection.flow.drain()
+        if connection.cycle.disconnected:
+            raise ConnectionAbortedError
         kind = "metrics" if request.path == "/metrics" else "probe" if request.path in _PROBES else "page"
-        slots = self._slots[kind]
-        await slots.acquire(pipelined)
-        try:
-            if connection.cycle.disconnected:
-                raise ConnectionAbortedError
-            return await self.loop.run_in_executor(self._executors[kind], self._render, request)
-        finally:
-            slots.release()
+        return await self.loop.run_in_executor(self._executors[kind], self._render, request)
 
     def _bound_unread(self) -> None:
         """Abort the connections with the longest unread answers until the rest is within the limit."""
-        sizes = {
-            connection: connection.transport.get_write_buffer_size()
-            for connection in (*self.waiting, *self.answering)
-            if isinstance(connection, _Protocol)
-        }
+        sizes = {one: one.transport.get_write_buffer_size() for one in self.open if isinstance(one, _Protocol)}
         while sum(sizes.values()) > self.limits.unread:
             longest = max(sizes, key=lambda connection: sizes[connection])
             del sizes[longest]
-            longest.abort()
+            longest.cancel()
 
     async def _refused(self, request: Request) -> Reply | None:
         """Return a refusal by host name or credentials, None if the request is allowed."""

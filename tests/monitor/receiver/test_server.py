@@ -373,7 +373,7 @@ def test_a_client_that_asks_before_it_sends(running: Callable[..., Running]) -> 
         assert client.recv(1000).startswith(b"HTTP/1.1 204")
         client.sendall(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
         client.shutdown(socket.SHUT_WR)
-        assert b" 400 " in client.recv(1000)
+        assert client.recv(1000) == b""
     assert [line[-1] for line in one.lines()] == ["a", "b"]
 
 

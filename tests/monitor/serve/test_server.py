@@ -41,12 +41,16 @@ def seconds(server: HttpServer, path: str = "/") -> float:
     return time.perf_counter() - began
 
 
-def raw(server: HttpServer, data: bytes) -> bytes:
-    """What comes back for these bytes, to the end of the connection: a reset, if not all of them were read."""
+def raw(server: HttpServer, data: bytes, *, over: bool = False) -> bytes:
+    """What comes back for these bytes, to the end of the connection: a reset, if not all of them were read.
+
+    `over`: the client ends its half of the connection.
+    """
     got = b""
     with socket.create_connection(server.address, timeout=slack(10)) as client, suppress(ConnectionResetError):
         client.sendall(data)
-        client.shutdown(socket.SHUT_WR)
+        if over:
+            client.shutdown(socket.SHUT_WR)
         while piece := client.recv(65536):
             got += piece
     return got
@@ -74,8 +78,7 @@ def test_slow_requests_are_cut_off(serve: Serve) -> None:
     server = serve(head=0.5)
     with socket.create_connection(server.address, timeout=slack(10)) as client:
         client.sendall(b"GET / HT")
-        got = client.recv(4096)
-    assert got.startswith(b"HTTP/1.1 408")
+        assert client.recv(4096) == b""
 
 
 def ask_and_read_nothing(server: HttpServer, count: int, stack: ExitStack, ending: str = "") -> None:
@@ -97,8 +100,8 @@ def test_answers_that_nobody_reads_are_bounded(serve: Serve) -> None:
 
 @pytest.mark.parametrize("ending", ["", "Connection: close\r\n"])
 def test_who_never_reads_is_dropped_in_the_end(serve: Serve, ending: str) -> None:
-    """After the time for an answer, or for the next request."""
-    server = serve(answer=1.0, idle=1.0)
+    """After the time for the next request."""
+    server = serve(idle=1.0)
     with ExitStack() as stack:
         ask_and_read_nothing(server, 3, stack, ending)
         wait(lambda: server.connections == 3, 5.0, "three connections")
@@ -272,6 +275,6 @@ def one_server():
 @examples(150)
 def test_any_bytes(one_server: HttpServer, data: bytes, head: bytes) -> None:
     """Whatever comes, the connection ends with an answer or without one, and the next request is served."""
-    got = raw(one_server, head + data)
+    got = raw(one_server, head + data, over=True)
     assert not got or got.startswith(b"HTTP/1.1 ")
     assert ask(one_server).status == 200
