@@ -7,8 +7,7 @@ from megatron_monitor.commands.arguments import ConfigOptions, fail, with_config
 
 @click.command()
 @with_config
-@click.option("--parent", type=int, hidden=True, help="Exit when this process is no longer the parent.")
-def receive(given: ConfigOptions, parent: int | None) -> None:
+def receive(given: ConfigOptions) -> None:
     r"""Write logs that agents push (Loki, OTLP/HTTP) to files, which `run` with the same configuration follows.
 
     \b
@@ -25,6 +24,6 @@ def receive(given: ConfigOptions, parent: int | None) -> None:
         fail("receiver.listen: set it, for example to 0.0.0.0:9844", code=2)
     start_logging(config)
     try:
-        serve(config, lambda: given.load(()), parent)
+        serve(config, lambda: given.load(()))
     except (OSError, TlsError) as error:
         fail(f"cannot receive on {config.receiver.listen}: {error}")

@@ -1,20 +1,14 @@
 """`run`: start the daemon; `run --once`: read the logs to the end and print the metrics."""
 
 import logging
-import os
 import sys
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
 from megatron_monitor.commands.arguments import ConfigOptions, fail, spooled, warn_of_file, with_config
 from megatron_monitor.commands.log_lines import start_logging
-from megatron_monitor.config import Config
-
-if TYPE_CHECKING:
-    from megatron_monitor.system.child import Child
 
 _log = logging.getLogger(__name__)
 
@@ -25,10 +19,7 @@ _log = logging.getLogger(__name__)
 @click.option("--listen", help="Address of the page and the metrics, e.g. 0.0.0.0:9843.")
 @click.option("--name", help="Follow all PATHs as one run of this name.")
 @click.option("--once", is_flag=True, help="Read the logs to the end, print the metrics, exit.")
-@click.option("--receive", is_flag=True, help="Also start `receive` with the same configuration.")
-def run(
-    paths: tuple[str, ...], given: ConfigOptions, listen: str | None, name: str | None, once: bool, receive: bool
-) -> None:
+def run(paths: tuple[str, ...], given: ConfigOptions, listen: str | None, name: str | None, once: bool) -> None:
     r"""Follow training logs, judge the runs, serve the metrics and the page. `-` is standard input.
 
     \b
@@ -43,10 +34,10 @@ def run(
     if name is not None:  # a job's name may hold characters that a run's name may not
         name = "".join(char if char.isprintable() else "_" for char in name).strip()[:200].strip() or None
     with spooled(paths) if once else nullcontext(paths) as files:
-        _run(given, files, name, once=once, receive=receive)
+        _run(given, files, name, once=once)
 
 
-def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once: bool, receive: bool) -> None:
+def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once: bool) -> None:
     config = given.configured(paths, name)
     if config.empty or (once and not config.runs):
         fail("nothing to follow: give a PATH, or set `runs` in the configuration (see config.yaml)", code=2)
@@ -68,24 +59,6 @@ def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once
     from megatron_monitor.daemon import StartError, serve  # slow to import; --once needs none of it
 
     try:
-        with _receiver(given, config) if receive else nullcontext() as child:
-            serve(config, partial(_load, given, paths, name, child))
+        serve(config, partial(given.load, paths, name))
     except StartError as error:
         fail(error)
-
-
-def _load(given: ConfigOptions, paths: tuple[str, ...], name: str | None, child: "Child | None") -> Config:
-    """Read the configuration again, also in the child. Raises ConfigError."""
-    if child is not None:
-        child.reload()
-    return given.load(paths, name)
-
-
-def _receiver(given: ConfigOptions, config: Config) -> "Child":
-    if config.receiver.listen is None:
-        fail("--receive: set receiver.listen, for example to 0.0.0.0:9844", code=2)
-    arguments = ["--config", str(given.file)] if given.file is not None else []
-    arguments += [part for override in given.overrides for part in ("--set", override)]
-    from megatron_monitor.system.child import Child
-
-    return Child([sys.executable, "-m", "megatron_monitor", "receive", *arguments, "--parent", str(os.getpid())])

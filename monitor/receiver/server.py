@@ -294,10 +294,8 @@ def _otlp_reply(kind: str, refused: int, why: str) -> Reply:
     return Reply(200, "application/json", msgspec.json.encode(reply))
 
 
-def serve(config: Config, configure: Callable[[], Config], parent: int | None) -> None:
-    """Serve until SIGTERM or SIGINT, or until the process `parent` has ended. SIGHUP reloads the configuration. Raises
-    OSError, TlsError.
-    """
+def serve(config: Config, configure: Callable[[], Config]) -> None:
+    """Serve until SIGTERM or SIGINT. SIGHUP reloads the configuration. Raises OSError, TlsError."""
     receiver = Receiver(config, SystemClock())
     stopping, reload, manager = threading.Event(), threading.Event(), ServiceManager(os.environ)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -306,7 +304,7 @@ def serve(config: Config, configure: Callable[[], Config], parent: int | None) -
     receiver.start()
     manager.ready()
     _log.info("logs may be pushed to %s:%d", *receiver.server.address)
-    while not stopping.wait(_REPORT_INTERVAL) and (parent is None or os.getppid() == parent):
+    while not stopping.wait(_REPORT_INTERVAL):
         receiver.write_report()
         manager.turned(SystemClock.monotonic())
         if reload.is_set():
