@@ -21,7 +21,6 @@ _ALL = {
     "Analyze": (
         ("replay", "", "Evaluate finished logs by their own clock."),
         ("report", "reports", "Make a benchmark table with one row per run."),
-        ("parse", "", "Print the events in logs."),
         ("explain", "", "Show which rule reads a line, or why none does."),
     ),
     "Set up": (

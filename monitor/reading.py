@@ -24,11 +24,6 @@ def own_rules(config: Config) -> Rules:
     return rules_with(formats) if formats else RULES
 
 
-def full_reader(rules: Rules) -> SourceReader:
-    """Return a reader of all events."""
-    return SourceReader(memo=None if rules is RULES else Memo(Scanner(rules)))
-
-
 def evaluated_reader(rules: Rules) -> SourceReader:
     """Return a reader of the events that `fold` and the rules use."""
     return SourceReader(memo=_memo(rules))
@@ -46,17 +41,12 @@ def _memo(rules: tuple[Rule, ...]) -> Memo:
     return _memos[-1][1]
 
 
-def chunks_of(stream: IO[bytes], reader: SourceReader) -> Iterator[list[LogEvent]]:
-    """Yield the events of a stream, chunk by chunk."""
-    while chunk := stream.read(_CHUNK):
-        yield reader.feed(chunk)
-    yield reader.flush()
-
-
 def dated_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
     """Yield the events of a finished log for replay; every line with a time yields an event."""
-    for events in chunks_of(stream, SourceReader(memo=_dated_memo(own_rules(config)))):
-        yield from events
+    reader = SourceReader(memo=_dated_memo(own_rules(config)))
+    while chunk := stream.read(_CHUNK):
+        yield from reader.feed(chunk)
+    yield from reader.flush()
 
 
 @lru_cache(maxsize=2)

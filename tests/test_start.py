@@ -22,7 +22,6 @@ NEVER = (
 COMMANDS = {
     "help": ("--help",),
     "run": ("run", "--once", "LOG"),
-    "parse": ("parse", "LOG"),
     "replay": ("replay", "LOG"),
     "csv": ("report", "--format", "csv", "LOG"),
     "json": ("report", "--json", "LOG"),
@@ -62,7 +61,7 @@ def test_help_loads_no_command(loaded: dict[str, set[str]]) -> None:
     assert [module for module in loaded["help"] if module.startswith("megatron_monitor.commands.")] == []
 
 
-@pytest.mark.parametrize("command", ["run", "parse", "replay"])
+@pytest.mark.parametrize("command", ["run", "replay"])
 def test_one_reading_loads_what_it_needs(loaded: dict[str, set[str]], command: str) -> None:
     """No server, no client, no watcher, no configuration language."""
     modules = loaded[command]

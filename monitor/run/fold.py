@@ -165,7 +165,7 @@ UNREAD: dict[type[Event], frozenset[str]] = {
     events.TrainerLogged: frozenset({"extra"}),
     events.TrainerProgressed: frozenset({"remaining_seconds"}),
 }
-"""Fields of frequent events that no rule and no report uses: only `parse` reads them."""
+"""Fields of frequent events that no rule and no report uses: only `explain` shows them."""
 
 
 def _gap_phase(before: Phase, event: Event) -> Phase | None:

@@ -24,6 +24,6 @@ for kind, event_type in EVENT_TYPES.items():
 
 
 def to_fields(event: Event) -> dict[str, Any]:
-    """Return the event as plain data for `parse --json`, without absent values and empty collections."""
+    """Return the event as plain data for `explain`, without absent values and empty collections."""
     values = {name: getattr(event, name) for name in event.__struct_fields__}
     return {"event": event.kind} | {name: value for name, value in values.items() if value not in (None, {}, "")}

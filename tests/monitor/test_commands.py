@@ -1,6 +1,5 @@
 """The commands as users call them: standard output, standard error, exit status."""
 
-import json
 import os
 import re
 import threading
@@ -16,29 +15,6 @@ from megatron_monitor.config import load
 from tests.commands import command as invoke
 
 LINE = " iteration        7/     100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 | grad norm: nan |"
-
-
-def test_parse_gives_one_object_a_line(tmp_path: Path) -> None:
-    """Kind, source, line, run and the fields; absent values are left out."""
-    log = tmp_path / "train.log"
-    log.write_text(f"noise\n{LINE}\n")
-    result = invoke("parse", "--json", log)
-    (event,) = [json.loads(text) for text in result.stdout.splitlines()]
-    assert (event["event"], event["source"], event["line"], event["run"]) == ("iteration", str(log), 2, "train")
-    assert (event["iteration"], event["seconds_per_iteration"], event["lm_loss"]) == (7, 0.25, 2.5)
-    assert event["grad_norm"] != event["grad_norm"]
-    assert "consumed_samples" not in event
-    assert "losses" not in event
-
-
-def test_parse_reads_standard_input_and_directories(tmp_path: Path) -> None:
-    """`-` is standard input; a directory is all logs below it; a missing file fails and the others go on."""
-    assert json.loads(invoke("parse", "--json", "-", stdin=LINE + "\n").stdout)["iteration"] == 7
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "a.log").write_text(LINE + "\n")
-    result = invoke("parse", "--json", tmp_path / "none.log", tmp_path, code=1)
-    assert "none.log" in result.stderr
-    assert json.loads(result.stdout)["run"] == "deep/a"
 
 
 def test_explain_says_what_read_a_line_and_why_none_did() -> None:
@@ -72,16 +48,6 @@ def test_check_config_lists_every_error(tmp_path: Path) -> None:
     assert 'detectors.hang.factr: unknown key (did you mean "factor"?)' in result.stderr
     good = Path(__file__).parents[2] / "config.yaml"
     invoke("check-config", good)
-
-
-def test_names_command_no_terminal(tmp_path: Path) -> None:
-    """`parse` shows a file's name and a line's values with what is not printable as escapes."""
-    log = tmp_path / "a\x1b[31m.log"
-    log.write_text(LINE + "\nRuntimeError: a\x07b\n")
-    shown = invoke("parse", log).stdout
-    assert r"a\x1b[31m.log:1: iteration" in shown
-    assert "\x1b" not in shown
-    assert "\x07" not in shown
 
 
 def test_a_single_reading_leaves_no_run_out(tmp_path: Path) -> None:
@@ -144,7 +110,7 @@ def test_run_once_of_a_missing_file_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "run --once", "run --config", "replay", "parse", "top", "report", "check-config", "simulate -o",
+        "run --once", "run --config", "replay", "top", "report", "check-config", "simulate -o",
         f"report {__file__} -o",
         "forward x.log --to http://127.0.0.1:9 --token-file",
     ],
@@ -158,7 +124,7 @@ def test_a_missing_file_is_named_in_one_way(words: str, tmp_path: Path) -> None:
     assert result.stderr.count("No such file") == 1
 
 
-@pytest.mark.parametrize("words", ["run --once", "replay", "parse", "top", "report"])
+@pytest.mark.parametrize("words", ["run --once", "replay", "top", "report"])
 def test_a_pattern_without_a_file_is_named_in_one_way(words: str, tmp_path: Path) -> None:
     """And the command fails."""
     assert invoke(*words.split(), tmp_path / "*.log", code=1).stderr.startswith(f"{tmp_path}/*.log: no file matches\n")
@@ -248,7 +214,6 @@ def test_standard_input(tmp_path: Path) -> None:
         (("run", "--once"), 'megatron_iteration{run="pipe"} 7.0'),
         (("replay", "--json"), '"run": "pipe"'),
         (("report", "--format", "csv"), "pipe,"),
-        (("parse", "--json"), '"iteration":7'),
     ):
         writer = threading.Thread(target=lambda: fifo.write_text(line))
         writer.start()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from megatron_monitor.config import load
 from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.parsers.events import LogEvent
-from megatron_monitor.reading import evaluated_reader, full_reader, own_rules
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.reading import evaluated_reader, own_rules
 from megatron_monitor.run.fold import UNREAD
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.state import RunState
@@ -73,13 +74,13 @@ Train:  25%|##        | {n}/400 [03:{n}<11:{n}, 12.{n}s/it]
 
 
 def test_what_templates_leave_out_changes_nothing() -> None:
-    """Fields of UNREAD are in what `parse` shows, not in what templates give the judgement, which knows no difference:
+    """Fields of UNREAD are in what `explain` shows, not in what the judgement gets, which knows no difference:
     neither with the loop's own lines nor where the engine or the Trainer counts.
     """
     program = _FIELDS_THAT_NOBODY_READS.splitlines(keepends=True)
     for first in range(3):
         text = "".join(line.format(n=number) for number in range(11, 60) for line in program[first:]).encode()
-        everything = full_reader(own_rules(load(""))).feed(text)
+        everything = SourceReader().feed(text)
         evaluated = evaluated_reader(own_rules(load(""))).feed(text)
         assert _reported(everything)
         assert not _reported(evaluated[-9:])

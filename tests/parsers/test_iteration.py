@@ -12,7 +12,7 @@ from tests.parsers.iteration_lines import FORMS, events, read
 
 
 def one(text: str) -> dict[str, Any]:
-    """The only event in `text`, as `parse --json` gives it, without its kind."""
+    """The only event in `text`, as `explain` gives it, without its kind."""
     (event,) = events(text)
     fields = to_fields(event)
     assert fields.pop("event") == "iteration"

@@ -15,7 +15,7 @@ CASES: list[tuple[str, list[dict[str, Any]]]] = [(case["line"], case["gives"]) f
 
 
 def events(line: str) -> list[dict[str, Any]]:
-    """The events of one line, as `parse --json` shows them."""
+    """The events of one line, as `explain` shows them."""
     reader = SourceReader()
     found = [to_fields(entry.event) for entry in reader.feed(line.encode() + b"\n") + reader.flush()]
     reported: list[dict[str, Any]] = json.loads(json.dumps(found))
