@@ -4,7 +4,6 @@ A text is that of the incident's last notification, so that a series with it as 
 is sent.
 """
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -68,20 +67,18 @@ def cause_of(subject: Transition | Incident) -> Cause:
 
 
 def _command(subject: Transition | Incident) -> str:
-    """Return the command that carries out the advice if the run is a Slurm job or its launcher has a pid file. "":
-    there is none, or the same attempt would fail again.
+    """Return the command that carries out the advice if the run is a Slurm job. "": there is none, or the same attempt
+    would fail again.
     """
-    job, evidence, stacks, end = subject.job, subject.evidence, "", ""
-    if job:
-        stacks, end = f"srun --jobid={job} --overlap --ntasks-per-node=1 dump-stacks.sh; ", f"scancel {job}"
-    elif subject.pid_file:
-        process = f'"$(cat {shlex.quote(subject.pid_file)})"'
-        stacks, end = f"py-spy dump --subprocesses --pid {process}; ", f"kill {process}"
+    job, evidence = subject.job, subject.evidence
+    if not job:
+        return ""
     if subject.incident in _ENDED_BY_HAND:
-        return stacks + end if subject.incident in _STOPPED else end
+        stacks = f"srun --jobid={job} --overlap --ntasks-per-node=1 dump-stacks.sh; "
+        return f"{stacks if subject.incident in _STOPPED else ''}scancel {job}"
     named = evidence.get("nodes") or evidence.get("common_nodes") or ()
     nodes = [name for name in named if isinstance(name, str) and is_node_name(name)]
-    if job and subject.incident in _RESTARTED and nodes:
+    if subject.incident in _RESTARTED and nodes:
         exclude = f"scontrol update JobId={job} ExcNodeList={','.join(nodes)}"
         return f"scontrol requeuehold {job}; {exclude}; scontrol release {job}"
     return ""

@@ -50,8 +50,6 @@ class IncidentFacts(Struct):
     """Number of GPUs of the run, if known."""
     job: str = ""
     """Slurm job id, if known."""
-    pid_file: str = ""
-    """File of the launcher's process id, if configured."""
     checkpoint: int | None = None
     """Iteration of the last complete checkpoint."""
 
@@ -301,7 +299,6 @@ def _of_the_run(state: RunState) -> dict[str, Any]:
         "iteration": state.attempt.latest.iteration,
         "gpus": state.attempt.topology.world_size,
         "job": "" if state.job is None else state.job.array_id or state.job.id,
-        "pid_file": state.pid_file,
         "checkpoint": state.learned.checkpoints.last_iteration,
     }
 

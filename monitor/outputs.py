@@ -10,12 +10,11 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import basic_auth_handler, default_handler, delete_from_gateway, push_to_gateway
+from prometheus_client.exposition import default_handler, delete_from_gateway, push_to_gateway
 
 from megatron_monitor import scalars
 from megatron_monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
@@ -87,40 +86,24 @@ class Pushgateway(Output, frozen=True, kw_only=True, tag_field="type", tag="push
     url: scalars.Url
     job: Name = "megatron-monitor"
     """The job name that the rules expect for daemons."""
-    instance: Name | None = None
-    """Name of this daemon among those that push. None: host:port."""
     timeout: PositiveSeconds = 10.0
     """Seconds for one push: more than a healthy gateway needs, less than the interval."""
-    username: Name | None = None
-    password_file: FilePath | None = None
-    """The file with the password for basic authentication, read at each push."""
-
-    def problems(self) -> scalars.Problems:
-        """Yield what is wrong with the combination of values."""
-        if (self.username is None) != (self.password_file is None):
-            yield "", "username and password_file belong together"
 
     def write(self, page: bytes, instance: str) -> None:
         """Push by PUT, so that runs which are no longer exported leave the gateway as well. Raises OSError or
         HTTPException.
         """
-        group = {"instance": self.instance or instance}
-        push_to_gateway(self.url, self.job, _EMPTY, group, self.timeout, partial(self._handler, page=page))
+
+        def handler(
+            url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], _: bytes
+        ) -> Callable[[], None]:
+            return default_handler(url, method, timeout, headers, page)
+
+        push_to_gateway(self.url, self.job, _EMPTY, {"instance": instance}, self.timeout, handler)
 
     def remove(self, instance: str) -> None:
         """Delete the group, because a gateway shows the last push forever. Raises OSError or HTTPException."""
-        group = {"instance": self.instance or instance}
-        delete_from_gateway(self.url, self.job, group, self.timeout, self._handler)
-
-    def _handler(
-        self, url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes,
-        page: bytes = b"",
-    ) -> Callable[[], None]:  # fmt: skip
-        data = data or page
-        if self.username is None or self.password_file is None:
-            return default_handler(url, method, timeout, headers, data)
-        password = Path(self.password_file).read_text("utf-8").strip("\r\n")
-        return basic_auth_handler(url, method, timeout, headers, data, self.username, password)
+        delete_from_gateway(self.url, self.job, {"instance": instance}, self.timeout)
 
 
 OUTPUTS: tuple[type[Output], ...] = (Textfile, Pushgateway)

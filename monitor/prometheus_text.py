@@ -1,9 +1,9 @@
-"""Writes a Snapshot as Prometheus text 0.0.4 or OpenMetrics 1.0, for /metrics, `run --once` and outputs.
+"""Writes a Snapshot as Prometheus text 0.0.4, for /metrics, `run --once` and outputs.
 
 prometheus_client would write the same bytes (a test compares them) but is too slow. For 1,000 runs with all rows of the
-catalogue it takes 1.2 s of processor time, and 2.3 s as OpenMetrics, which Prometheus requests. This file takes 0.5 s,
-and 0.02 s if no run has changed. For 50 runs the library takes 68 and 109 ms, this file 29 and 0.5 ms. The goal for a
-scrape of 1,000 runs is 0.3 s. Importing the library would also cost `run --once` 50 ms.
+catalogue it takes 1.2 s of processor time. This file takes 0.5 s, and 0.02 s if no run has changed. For 50 runs the
+library takes 68 ms, this file 29 and 0.5 ms. The goal for a scrape of 1,000 runs is 0.3 s. Importing the library would
+also cost `run --once` 50 ms.
 """
 
 import logging
@@ -25,11 +25,11 @@ class TextFormat:
     Threads may share one, because the stored lines are replaced as a whole.
     """
 
-    def __init__(self, *, openmetrics: bool = False, labels: Mapping[str, str] | None = None) -> None:
-        """`labels` are added to each sample. An OpenMetrics page still needs its last line, `# EOF`."""
+    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+        """`labels` are added to each sample."""
         constant = {name: clean_label(value) for name, value in (labels or {}).items()}
-        self._rows = [Family(row, ("run", *row.labels), openmetrics, constant) for row in CATALOGUE]
-        self._own = [Family(row, row.labels, openmetrics, constant) for row in MONITOR_CATALOGUE]
+        self._rows = [Family(row, ("run", *row.labels), constant) for row in CATALOGUE]
+        self._own = [Family(row, row.labels, constant) for row in MONITOR_CATALOGUE]
         self._kept: dict[str, tuple[RunSnapshot, list[str]]] = {}
 
     def page(self, snapshot: Snapshot) -> str:
@@ -64,16 +64,10 @@ class TextFormat:
 class Family:
     """One row of a catalogue: its head and the format of its samples."""
 
-    def __init__(
-        self, row: MonitorMetric, labels: tuple[str, ...], openmetrics: bool, constant: dict[str, str]
-    ) -> None:
+    def __init__(self, row: MonitorMetric, labels: tuple[str, ...], constant: dict[str, str]) -> None:
         self.name, self._count_of_labels = row.name, len(row.labels)
         documentation = row.help.replace("\\", r"\\").replace("\n", r"\n")
-        title = row.name
-        if openmetrics:
-            documentation = documentation.replace('"', r"\"")
-            title = row.name.removesuffix("_total")
-        self.head = f"# HELP {title} {documentation}\n# TYPE {title} {row.kind}\n"
+        self.head = f"# HELP {row.name} {documentation}\n# TYPE {row.name} {row.kind}\n"
         self._line = _writer(row.name, labels, constant)
         self._bucket = _writer(f"{row.name}_bucket", (*labels, "le"), constant)
         self._count = _writer(f"{row.name}_count", labels, constant)

@@ -31,7 +31,6 @@ _PERCENT = lazy(r"(?P<percent>\d{1,9}(?:\.\d{1,9})?) ?%", re.ASCII)
 MAX_PATTERN: Final = 2000
 """Most characters of a regular expression."""
 _HEADER: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}"  # a token, RFC 9110 5.6.2
-_SECRET_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token"})
 
 
 @functools.lru_cache(maxsize=256)
@@ -117,16 +116,6 @@ def absolute(path: str, base: str) -> str:
 def absolute_if_slashed(path: str, base: str) -> str:
     """Return a path with a slash as absolute, a name without a slash unchanged: a program in PATH, an exclusion."""
     return absolute(path, base) if "/" in path else path
-
-
-def plain_header_of(raw: object) -> str:
-    """Return the name of a header that does not carry a secret."""
-    text = _text(raw, "a header's name")
-    if text.lower() in _SECRET_HEADERS:
-        raise ValueError("expected a header without a secret: put the secret into a file and name that in header_files")
-    if not re.fullmatch(_HEADER, text):
-        raise ValueError("expected a header's name")
-    return text
 
 
 def header_value_of(raw: object) -> str:
@@ -217,7 +206,6 @@ _Program = Annotated[str, Meta(extra={"resolve": absolute_if_slashed})]
 CommandLine = Annotated[tuple[str, ...], Meta(min_length=1, extra={"first": _Program})]
 """A program and its arguments, passed unchanged."""
 Header = Annotated[str, _shaped(_HEADER, "a header's name")]
-PlainHeader = Annotated[str, Meta(extra={"read": plain_header_of})]
 HeaderValue = Annotated[str, Meta(extra={"read": header_value_of, "secret": True})]
 Variable = Annotated[str, _shaped(r"[A-Za-z_][A-Za-z0-9_]{0,199}", "the name of an environment variable")]
 # $2y$12$ and 53 characters of salt and hash, as `htpasswd -nBC 12 ""` prints. Each cost step doubles the time.

@@ -79,7 +79,7 @@ class _App:
         if request.method not in ("GET", "HEAD"):
             return text_reply(405, "only GET and HEAD are served here\n")
         if request.path == "/metrics":
-            return self._metrics.reply(request)
+            return self._metrics.reply()
         if request.path != "/-/healthy":
             return text_reply(404, "no such page; try /metrics\n")
         idle = self._clock.monotonic() - self._remediator.turned_at

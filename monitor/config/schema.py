@@ -6,7 +6,6 @@ The settings of a detector, a notifier or an output are in its own file.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -45,10 +44,6 @@ class Watch(Struct, frozen=True, kw_only=True):
     """
     name_from: scalars.Regex | None = None
     """A regular expression, searched in the path; its group `run` is the name."""
-    pid_file: str | None = None
-    """File of the launcher's process id on its host: a template with `{run}`, the run's name, and `{log}`, the log's
-    path without suffix. Messages use it in their command if no Slurm job is known.
-    """
 
     def problems(self) -> scalars.Problems:
         """Yield what is wrong with the combination of values."""
@@ -62,10 +57,6 @@ class Watch(Struct, frozen=True, kw_only=True):
             yield "name_from", "cannot be used with name, which already names the run"
         if self.name_from is not None and "run" not in scalars.compiled(self.name_from).groupindex:
             yield "name_from", "has no named group run, as in (?P<run>[^/]+)"
-        unknown = set(re.findall(r"{.*?}", self.pid_file or "")) - {"{run}", "{log}"}
-        if unknown or self.pid_file == "":
-            wrong = "".join(f", not {name}" for name in sorted(unknown))
-            yield "pid_file", "expected a path with {run} or {log} in it" + wrong
 
 
 class TlsServer(Struct, frozen=True, kw_only=True):

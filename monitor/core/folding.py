@@ -14,7 +14,6 @@ from megatron_monitor.core.runs import Run, being_copied
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
 from megatron_monitor.evaluation import MonitoredRun
-from megatron_monitor.identity.naming import pid_file_of
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     CollectiveStatus,
@@ -185,7 +184,6 @@ class Folding:
     def _note_source(self, state: RunState, source: Source) -> None:
         if source.name not in state.sources:
             state.sources[source.name] = None
-            state.pid_file = pid_file_of(state.name, state.sources, self._watched.config.runs)
             self._attribution.jobs.changed(source.log)
 
     def take_deferred(self, run: Run, now: float) -> None:

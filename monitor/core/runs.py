@@ -12,7 +12,7 @@ from megatron_monitor.core.logs import Log, Logs
 from megatron_monitor.core.saved import UnclaimedState
 from megatron_monitor.detectors import hang
 from megatron_monitor.evaluation import MonitoredRun
-from megatron_monitor.identity.naming import experiment_name, pid_file_of
+from megatron_monitor.identity.naming import experiment_name
 from megatron_monitor.log_tail import Excerpt
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.run.phases import ENDED
@@ -129,7 +129,6 @@ class Runs(dict[str, Run]):
 
     def _add(self, run: Run) -> Run:
         run.state.wall_offset = self.wall_offset
-        run.state.pid_file = pid_file_of(run.state.name, run.state.sources, self._config.runs)
         self[run.state.name] = run.log.runs[run.state.experiment.label] = run
         return run
 

@@ -8,7 +8,7 @@ import functools
 import posixpath
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from megatron_monitor.config import Watch
@@ -94,15 +94,6 @@ def watch_of(path: str, watches: Sequence[Watch]) -> PatternMatch:
     )
     named = (led for led in fit if led.pattern == path)
     return next(calls, None) or next(named, None) or next(iter(fit), PatternMatch(None, path, _below(path, path)))
-
-
-def pid_file_of(run: str, paths: Iterable[str], watches: Sequence[Watch]) -> str:
-    """Return where the launcher of the run with these logs writes its process id. "": not configured."""
-    if not any(watch.pid_file for watch in watches):
-        return ""
-    known = ((watch_of(path, watches).watch, path) for path in paths)
-    named = [(watch.pid_file, path) for watch, path in known if watch is not None and watch.pid_file]
-    return named[0][0].replace("{run}", run).replace("{log}", _SUFFIX.sub("", named[0][1])) if named else ""
 
 
 def is_of_a_process(path: str) -> bool:

@@ -43,21 +43,25 @@ class Email(Notifier, frozen=True, kw_only=True, tag_field="type", tag="email", 
             yield "", "user and password_file belong together"
 
     def send(self, message: Transition) -> str:
-        """Send the mail once and return the server's answer. Raises DeliveryError."""
+        """Send the mail once. Raises DeliveryError."""
         try:
             session = self._connected()
             try:
                 self._log_in(session)
-                return self._delivered(session, self._mail(message))
+                refused = session.sendmail(self.from_, self.to, self._mail(message))
             finally:
                 with suppress(OSError):  # the mail is accepted or refused already
                     session.quit()
+        except smtplib.SMTPRecipientsRefused as error:
+            code, text = error.recipients[self.to[0]]
+            raise DeliveryError(_said(code, text), 500 <= code < 600) from error
         except smtplib.SMTPResponseException as error:
             raise DeliveryError(_said(error.smtp_code, error.smtp_error), 500 <= error.smtp_code < 600) from error
         except smtplib.SMTPNotSupportedError as error:
             raise DeliveryError(f"{self.host} does not offer encryption or passwords: {error}", True) from error
         except OSError as error:  # smtplib's other errors are among them
             raise DeliveryError(f"no answer of {self.host}: {error.strerror or error}", permanent=False) from error
+        return "\n".join(["accepted", *(f"refused {to}: {_said(*why)}" for to, why in refused.items())])
 
     def _connected(self) -> smtplib.SMTP:
         host, port = scalars.host_and_port(self.host)
@@ -71,16 +75,6 @@ class Email(Notifier, frozen=True, kw_only=True, tag_field="type", tag="email", 
                 session.starttls(context=ssl.create_default_context())
             session.login(self.user, secret(self.password_file))
 
-    def _delivered(self, session: smtplib.SMTP, mail: bytes) -> str:
-        session.ehlo_or_helo_if_needed()
-        _accepted(session.mail(self.from_))
-        answers = {to: session.rcpt(to) for to in self.to}
-        refused = {to: answer for to, answer in answers.items() if answer[0] >= 400}
-        if len(refused) == len(answers):
-            _accepted(answers[self.to[0]])
-        answer = _accepted(session.data(mail))
-        return "\n".join([f"answered {answer}", *(f"refused {to}: {_said(*why)}" for to, why in refused.items())])
-
     def _mail(self, message: Transition) -> bytes:
         mail = EmailMessage(SMTP)
         mail["Subject"] = texts.title(message)
@@ -90,13 +84,6 @@ class Email(Notifier, frozen=True, kw_only=True, tag_field="type", tag="email", 
         mail["Auto-Submitted"] = "auto-generated"
         mail.set_content(texts.body(message, payload(message)["evidence"]))
         return mail.as_bytes()
-
-
-def _accepted(answer: tuple[int, Any]) -> str:
-    """Return the server's answer as text. Raises SMTPResponseException if it is a refusal."""
-    if answer[0] >= 400:
-        raise smtplib.SMTPResponseException(*answer)
-    return _said(*answer)
 
 
 def _said(code: int, text: Any) -> str:

@@ -193,7 +193,7 @@ class Receiver:
         if request.method not in ("GET", "HEAD"):
             return text_reply(405, "only GET and HEAD are served here\n")
         if request.path == "/metrics":
-            return self._metrics.reply(request)
+            return self._metrics.reply()
         ready = self._ready or request.path == "/-/healthy"
         return text_reply(200, "ready\n") if ready else text_reply(503, "starting\n")
 

@@ -279,8 +279,6 @@ class RunState:
     experiment: records.Experiment = field(default_factory=records.Experiment)
     job: records.SlurmJob | None = None
     """The Slurm job of the present attempt by an accepted answer of Slurm. Written by the core."""
-    pid_file: str = ""
-    """Configured file of the launcher's process id. Written by the core."""
     second_job: str = ""
     """Another running job that also writes this run. Written by the core."""
     unrestarted: records.FailedRestart | None = None

@@ -1,10 +1,14 @@
 """Requests, replies and limits: the interface between the HTTP server and its applications."""
 
+import gzip
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
+
+_MIN_GZIP_BYTES = 1000
+_GZIP_LEVEL = 1  # ten times as fast as 9, and a page of metrics still shrinks to a tenth
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,15 @@ Application = Callable[[Request], Reply]
 def text_reply(status: int, text: str, *headers: tuple[str, str]) -> Reply:
     """Return a plain-text reply."""
     return Reply(status, "text/plain; charset=utf-8", text.encode(), headers)
+
+
+def packed(reply: Reply, request: Request) -> Reply:
+    """Return the reply with its body compressed, if that is long and the client accepts gzip."""
+    accepts = "gzip" in request.headers.get("accept-encoding", "")
+    if not accepts or len(reply.body) < _MIN_GZIP_BYTES or "Content-Encoding" in dict(reply.headers):
+        return reply
+    headers = (*reply.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
+    return reply._replace(body=gzip.compress(reply.body, _GZIP_LEVEL, mtime=0), headers=headers)
 
 
 def too_large(request: Request) -> Reply:

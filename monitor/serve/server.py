@@ -20,15 +20,34 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from megatron_monitor.serve.auth import Authority, Hosts, TooManyGuessesError
-from megatron_monitor.serve.exchange import Application, Limits, Reply, Request, request_of, text_reply, too_large
+from megatron_monitor.serve.exchange import (
+    Application,
+    Limits,
+    Reply,
+    Request,
+    packed,
+    request_of,
+    text_reply,
+    too_large,
+)
 from megatron_monitor.serve.tls import Tls
 
 _log = logging.getLogger(__name__)
 _HEAD_CHUNK = 4096  # bytes that are parsed together: a head may exceed its limit by this much
 _BACKLOG = 256
 _DRAIN_SECONDS = 1.0  # to read the rest of a refused body: a connection reset would destroy the answer
-_HEADERS = [(b"Server", b"megatron-monitor"), (b"X-Content-Type-Options", b"nosniff")]
 _PROBES = frozenset({"/-/healthy", "/-/ready", "/ready"})
+_HEADERS = [
+    (b"Server", b"megatron-monitor"),
+    (b"X-Content-Type-Options", b"nosniff"),
+    (b"Referrer-Policy", b"no-referrer"),
+    (
+        b"Content-Security-Policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    ),
+]
+"""Headers of every answer."""
 _Message = dict[str, Any]
 
 
@@ -318,7 +337,7 @@ class HttpServer:
 
     def _render(self, request: Request) -> Reply:
         try:
-            return self._app(request)
+            return packed(self._app(request), request)
         except Exception:  # noqa: BLE001 - a page that cannot be rendered costs that page
             _log.exception("http: %s could not be rendered", request.path[:200])
             return text_reply(500, "this page could not be made; see the monitor's log\n")
@@ -326,6 +345,8 @@ class HttpServer:
 
 def _start(reply: Reply, *, close: bool) -> _Message:
     headers = [("Content-Type", reply.content_type), ("Content-Length", str(len(reply.body))), *reply.headers]
+    if "Cache-Control" not in dict(reply.headers):
+        headers.append(("Cache-Control", "no-store"))
     if close:
         headers.append(("connection", "close"))
     encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]

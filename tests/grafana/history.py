@@ -102,7 +102,7 @@ class Daemon:
     turned_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self.format = TextFormat(openmetrics=True, labels={"instance": self.instance, "job": JOB})
+        self.format = TextFormat({"instance": self.instance, "job": JOB})
         counts = self.core.counts
         counts.set("ready", 1)
         counts.set("page_info", 1, f"http://{self.instance}/")

@@ -142,11 +142,11 @@ def test_constant_labels_stand_on_every_sample() -> None:
 
 
 def test_what_is_missing_is_a_failure(tmp_path: Path) -> None:
-    """The file's directory; the file with the password, without which nothing is sent. Counted, not raised."""
+    """The file's directory; the gateway. Counted, not raised."""
     missing = str(tmp_path / "none")
     for output in (
         Textfile(name="textfile", path=f"{missing}/m.prom"),
-        Pushgateway(name="pushgateway", url="http://127.0.0.1:9", username="a", password_file=missing),
+        Pushgateway(name="pushgateway", url="http://127.0.0.1:9"),
     ):
         assert played(output, 2).counts == {"written": 0, "failed": 2}
 
@@ -164,7 +164,6 @@ def test_what_is_missing_is_a_failure(tmp_path: Path) -> None:
             "run is a label of the metrics",
         ),
         ("outputs: [{type: textfile, name: textfile, path: /a.prom, labels: {a-b: x}}]", "labels"),
-        ("outputs: [{type: pushgateway, name: pushgateway, url: 'http://a:1', username: x}]", "belong together"),
         ("outputs: [{type: pushgateway, name: a}]", "url"),
         ("outputs: [{type: pushgateway, url: 'http://a:1'}]", "name"),
         (
@@ -190,7 +189,7 @@ def test_outputs_are_configured(tmp_path: Path) -> None:
     assert isinstance(one, Textfile)
     assert one.path == str(tmp_path / "a.prom")
     assert isinstance(two, Pushgateway)
-    assert (two.job, two.instance, two.interval) == ("megatron-monitor", None, 15.0)
+    assert (two.job, two.interval) == ("megatron-monitor", 15.0)
     (three,) = load(
         "", ["outputs=[{type: textfile, name: textfile, path: /x.prom, labels: {monitor_job: '7'}}]"]
     ).outputs

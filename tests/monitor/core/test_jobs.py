@@ -2,7 +2,6 @@
 
 import pytest
 
-from megatron_monitor.notifiers.texts import facts
 from megatron_monitor.slurm import JobAnswered
 from tests.lines import dump, line
 from tests.monitor.extended import slurm
@@ -253,14 +252,3 @@ def test_what_is_known_of_the_job_survives_a_restart() -> None:
     site.answer(shown())
     saved = decode(encode(site.core.save(site.now)), type(site.core.save(site.now)))
     assert saved.runs["r"].state.job == site.core.runs["r"].state.job
-
-
-def test_without_slurm_the_command_has_the_launchers_pid_file() -> None:
-    """As configured for the run's log; also after a restart of the daemon, by what is configured then."""
-    site = Site("/l/a b.log", 1000, 5, "runs=[{name: r, paths: [/l/*], pid_file: '{log}.pid'}]")
-    site.killed()
-    site.wait(200)
-    (reported,) = site.fired("hang")
-    pid = "\"$(cat '/l/a b.pid')\""
-    assert facts(reported)["command"] == f"py-spy dump --subprocesses --pid {pid}; kill {pid}"
-    assert site.page["incidents"][0]["command"] == facts(reported)["command"]

@@ -1,6 +1,5 @@
 """The application: routes, escaping, health."""
 
-import gzip
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -54,9 +53,8 @@ def test_hostile_names_and_lines_are_escaped() -> None:
     }
     app = app_with(RunSnapshot(HOSTILE, {}, page(incidents=[incident])))
     for path in ("/", "/runs/" + HOSTILE):
-        status, headers, body = get(app, path)
+        status, _, body = get(app, path)
         assert status == 200
-        assert "default-src 'none'; script-src 'self'; style-src 'self'" in headers["Content-Security-Policy"]
         assert body.count("<script") == (1 if path == "/" else 2)
         assert "<script>" not in body
         assert "&lt;script&gt;alert(1)&lt;/script&gt;\ufffd[31m&#34;&#39;&amp;" in body
@@ -104,15 +102,6 @@ def test_static_files_are_typed_tagged_and_nothing_else_is_served() -> None:
     assert (again[0], again[2]) == (304, "")
     for path in ("/static/", "/static/../http.py", "/static/%2e%2e/http.py", "/static/uplot", "/static/none.js"):
         assert get(app, path)[0] == 404, path
-
-
-def test_large_answers_are_packed_for_who_takes_it() -> None:
-    """An ssh tunnel is narrow."""
-    app = app_with(RunSnapshot("run", {}, page(last_line="x" * 5000)))
-    reply = app(Request(path="/api/v1/runs", headers={"accept-encoding": "gzip"}))
-    assert ("Content-Encoding", "gzip") in reply.headers
-    assert len(reply.body) < 1000
-    assert json.loads(gzip.decompress(reply.body))["runs"][0]["last_line"] == "x" * 5000
 
 
 def test_the_api_is_valid_json() -> None:

@@ -187,18 +187,14 @@ def test_incidents_and_restarts_are_one_story() -> None:
 
 
 def test_the_command_of_the_advice_is_the_jobs() -> None:
-    """The command names the job, else the pid file; without both there is none."""
-    stacks = "py-spy dump --subprocesses --pid \"$(cat '/l/a b.pid')\"; "
-    for kind, job, pid_file, command in (
-        ("nan_loss", "4711", "/l/a b.pid", "scancel 4711"),
-        ("hang", "", "/l/a b.pid", stacks + "kill \"$(cat '/l/a b.pid')\""),
-        ("nan_loss", "", "/l/a.pid", 'kill "$(cat /l/a.pid)"'),
-        ("slowdown", "", "/l/a.pid", None),
-        ("nan_loss", "", "", None),
+    """The command names the job; without a job there is none."""
+    for kind, job, command in (
+        ("nan_loss", "4711", "scancel 4711"),
+        ("hang", "4711", "srun --jobid=4711 --overlap --ntasks-per-node=1 dump-stacks.sh; scancel 4711"),
+        ("slowdown", "4711", None),
+        ("nan_loss", "", None),
     ):
-        hung = Incident(
-            kind, "critical", "NaN", phase="training", since=NOW, notified_at=NOW, job=job, pid_file=pid_file
-        )
+        hung = Incident(kind, "critical", "NaN", phase="training", since=NOW, notified_at=NOW, job=job)
         reported = _cause(hung, 64, None)
         assert reported["command"] == command
         assert (reported["gpus"], reported["runbook_url"], "summary" in reported) == (64, None, False)

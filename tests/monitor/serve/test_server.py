@@ -1,5 +1,6 @@
 """The server against clients that are slow, silent, many, huge or rude: a scrape always gets its answer."""
 
+import gzip
 import http.client
 import resource
 import socket
@@ -238,6 +239,14 @@ def test_keep_alive_head_and_a_page_with_a_bug(serve: Serve) -> None:
         assert answer.status == status
         assert body is None or text == body
     connection.close()
+
+
+def test_large_answers_are_packed_for_who_takes_it(serve: Serve) -> None:
+    """An ssh tunnel is narrow. Every answer has the headers that keep scripts out."""
+    answer = ask(serve(), "/" + "x" * 5000, **{"Accept-Encoding": "gzip"})
+    assert gzip.decompress(answer.text) == b"/" + b"x" * 5000  # type: ignore[attr-defined]
+    assert (answer.headers["Content-Encoding"], answer.headers["Cache-Control"]) == ("gzip", "no-store")
+    assert "default-src 'none'; script-src 'self'; style-src 'self'" in answer.headers["Content-Security-Policy"]
 
 
 def test_connections_stay_below_the_limit_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
