@@ -210,7 +210,7 @@ RUDE = {
     "no host": (b"GET / HTTP/1.1\r\n\r\n", b"400"),
     "nul": (b"GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n", b"4"),
     "absolute": (b"GET http://elsewhere/abs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
-    "half an address": (b"GET http://[::1 HTTP/1.1\r\nHost: x\r\n\r\n", b"400"),
+    "half an address": (b"GET http://[::1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"400"),
     "asterisk": (b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
     "dots": (b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
     "1.0": (b"GET / HTTP/1.0\r\n\r\n", b"200"),
