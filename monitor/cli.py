@@ -14,7 +14,7 @@ from megatron_monitor import __version__
 _ALL = {
     "Watch": (
         ("run", "", "Follow logs, judge the runs, serve metrics and the page."),
-        ("top", "reports", "Show all runs in the terminal, the worst first."),
+        ("top", "", "Show all runs of a monitor in the terminal, the worst first."),
         ("advise", "advice", "Ask what to do with a run: wait, restart, stop or none."),
         ("remediate", "remediator", "Act on Slurm jobs by the daemon's advice. Off unless configured."),
     ),

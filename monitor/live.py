@@ -1,6 +1,6 @@
 """A core on live files: reader threads, the queue between them and the core, and the clock.
 
-The daemon and `top` use it. It saves no state: without a restored state it shows what was read since the start.
+It saves no state: without a restored state it shows what was read since the start.
 """
 
 import logging
@@ -17,7 +17,6 @@ from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.messages import Position
 from megatron_monitor.follow.settings import OLD_SECONDS, QUEUE_SIZE, FollowSettings
 from megatron_monitor.pushed import AgentStates
-from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
 
 _log = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ class Instants:
 
 
 class LiveCore:
-    """Call `start`, then `take` or `look`, then `stop`. All methods but `wake` are for one thread."""
+    """Call `start`, then `take`, then `stop`. All methods but `wake` are for one thread."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         """Raises ConfigError."""
@@ -143,13 +142,6 @@ class LiveCore:
     def over(self) -> bool:
         """True if all input came from pipes (standard input, FIFOs), and these have ended."""
         return self._follower is not None and self._follower.over and self._inbox.empty()
-
-    def look(self, seconds: float) -> Snapshot:
-        """Return a snapshot after so many seconds."""
-        until = self.clock.monotonic() + seconds
-        while (left := until - self.clock.monotonic()) > 0:
-            self.core.tick(self.take(left))
-        return self.core.snapshot(self.now())
 
     def now(self) -> float:
         """Return the present instant."""

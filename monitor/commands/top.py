@@ -1,15 +1,10 @@
-"""`top`: show all runs in a terminal, the most severe incidents first, from a daemon or from logs."""
+"""`top`: show all runs of a daemon in a terminal, the most severe incidents first."""
 
-import logging
-import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -19,27 +14,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from megatron_monitor.archive import read_runs
-from megatron_monitor.commands.arguments import ConfigOptions, fail, json_option, print_json, warn, with_config
+from megatron_monitor.commands.arguments import fail, json_option, print_json
 from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
 from megatron_monitor.commands.keyboard import keyboard
 from megatron_monitor.commands.tables import fitting, grid, show
 from megatron_monitor.commands.tables import width as terminal_width
-from megatron_monitor.config import Config
-from megatron_monitor.live import LiveCore
-from megatron_monitor.reports.rows import Options, Row
 from megatron_monitor.scalars import one_line
 from megatron_monitor.serve.formats import DASH, SYMBOLS, Figure, duration, figures, instant, percent
-from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import SystemClock
-
-_HOST_AND_PORT = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 
 Run = dict[str, Any]
 """One run in the API's JSON form."""
 Incident = dict[str, Any]
 _PAGE = 10  # lines
-_SLICE = 0.1  # maximum seconds of waiting for a key, and so between two readings of the logs
 
 
 class TopView(NamedTuple):
@@ -49,25 +36,13 @@ class TopView(NamedTuple):
     runs: list[Run]
 
 
-class Source(NamedTuple):
-    """Where runs come from: a daemon or logs."""
-
-    where: str
-    view: Callable[[], TopView]
-    log: Callable[[str], dict[str, Any]] = lambda _: {}
-    """Returns the last lines of a run, as /api/v1/runs/NAME/log does."""
-    read: Callable[[], object] = lambda: None
-    """Takes what was written; called ten times a second."""
-
-
 @click.command()
-@click.argument("targets", nargs=-1, metavar="[PATH|URL]...")
-@with_config
+@click.argument("address", metavar="[URL]", default=DEFAULT)
 @json_option
 @click.option("--once", is_flag=True, help="Show once and exit; the default without a terminal.")
 @click.option("--interval", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between updates.")
-def top(targets: tuple[str, ...], given: ConfigOptions, as_json: bool, once: bool, interval: float) -> None:
-    r"""Show all runs in the terminal, the most severe incidents first: from a daemon, or straight from logs.
+def top(address: str, as_json: bool, once: bool, interval: float) -> None:
+    r"""Show all runs of a monitor in the terminal, the most severe incidents first.
 
     Up and down choose an incident, Enter shows all of it with the log around its line, q quits.
 
@@ -75,28 +50,24 @@ def top(targets: tuple[str, ...], given: ConfigOptions, as_json: bool, once: boo
     Examples:
       megatron-monitor top                            the daemon on 127.0.0.1:9843
       megatron-monitor top http://login-node:9843
-      megatron-monitor top '/logs/**/*.out'           no daemon needed
       megatron-monitor top --json | jq '.runs[] | select(.state == "hung") | .run'
     """
-    logging.basicConfig(handlers=[logging.NullHandler()])  # log lines would disturb the screen
-    once = once or as_json or not sys.stdout.isatty()
     try:
-        with _source(targets, given, once) as source:
-            if not once:
-                return _watch(source, interval)
-            view = source.view()
-            if as_json:
-                print_json({"at": view.at, "runs": in_order(view.runs)})
-            else:
-                show(screen(view, source.where, terminal_width()))
+        if not (once or as_json) and sys.stdout.isatty():
+            return _watch(address, interval)
+        view = _view(address)
+        if as_json:
+            print_json({"at": view.at, "runs": in_order(view.runs)})
+        else:
+            show(screen(view, without_password(address), terminal_width()))
     except DaemonError as error:
         fail(error)
     except (KeyboardInterrupt, BrokenPipeError):
         sys.stderr.close()  # no error from the interpreter at exit
 
 
-def _watch(source: Source, interval: float) -> None:
-    view, problem, log, clock, shown = source.view(), "", dict[str, Any](), SystemClock(), Choice()
+def _watch(address: str, interval: float) -> None:
+    view, problem, log, clock, shown = _view(address), "", dict[str, Any](), SystemClock(), Choice()
     with keyboard() as wait_for_key, Live(screen=True, auto_refresh=False) as live:
         due = clock.monotonic() + interval
         while True:
@@ -105,24 +76,29 @@ def _watch(source: Source, interval: float) -> None:
             if shown.opened and (incident := shown.among(listed)):
                 content = whole_incident(incident, log, view.at, size.width, size.height, shown, problem)
             else:
-                content = screen(view, source.where, size.width, size.height, problem, shown)
+                content = screen(view, without_password(address), size.width, size.height, problem, shown)
             live.update(content, refresh=True)
-            key = ""
-            while not key and (left := due - clock.monotonic()) > 0:
-                key = wait_for_key(min(left, _SLICE))
-                source.read()
+            key = wait_for_key(due - clock.monotonic())
             if key == "quit":
                 return
             shown.press(key, listed)
-            if key and not (key == "enter" and shown.opened):
+            if (key or clock.monotonic() < due) and not (key == "enter" and shown.opened):
                 continue
             try:
                 if not key:
                     due = clock.monotonic() + interval
-                    view, problem = source.view(), ""
-                log = source.log(shown.incident[0]) if shown.opened else {}
+                    view, problem = _view(address), ""
+                log = ask(address, f"/api/v1/runs/log?name={quote(shown.incident[0], safe='')}") if shown.opened else {}
             except DaemonError as error:
                 problem = str(error)
+
+
+def _view(address: str) -> TopView:
+    value = ask(address, "/api/v1/runs", "; name the URL of a monitor")
+    try:
+        return TopView(float(value["at"]), [dict(run) for run in value["runs"]])
+    except (KeyError, TypeError) as error:
+        raise DaemonError(f"{without_password(address)} is not a megatron-monitor of this version") from error
 
 
 @dataclass
@@ -152,80 +128,6 @@ class Choice:
         elif listed and (step or key == "enter"):
             chosen = listed[min(max(0, self.at(listed) + step), len(listed) - 1)]
             self.incident, self.opened, self.first = (chosen["run"], chosen["incident"]), key == "enter", 0
-
-
-# --- where the runs come from ---------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _source(targets: tuple[str, ...], given: ConfigOptions, once: bool) -> Iterator[Source]:
-    addresses = [target for target in targets if _is_address(target)]
-    if addresses and (len(targets) > 1 or given != ConfigOptions()):
-        raise click.UsageError("give one URL without --config and --set, or paths: a daemon has its own settings")
-    if addresses or (not targets and given.file is None):
-        address = addresses[0] if addresses else DEFAULT
-        yield Source(without_password(address), partial(_from_daemon, address), partial(_log_from_daemon, address))
-        return
-    config = given.configured(targets)
-    if once:
-        yield Source("read to the end", partial(_from_finished_logs, config))
-        return
-    live = LiveCore(config)
-    live.start()
-    core = live.core
-    try:
-        live.look(1.0)
-        yield Source(
-            ", ".join(targets) or str(given.file),
-            lambda: _view(core.snapshot(live.now())),
-            lambda name: next((run.log for run in core.snapshot(live.now()).runs if run.run == name), {}),
-            lambda: core.tick(live.take(0.0)),
-        )
-    finally:
-        live.stop(2.0)
-
-
-def _is_address(target: str) -> bool:
-    if target.startswith(("http://", "https://")):
-        return True
-    return _HOST_AND_PORT.fullmatch(target) is not None and not Path(target).exists()
-
-
-def _view(snapshot: Snapshot) -> TopView:
-    return TopView(snapshot.at, [run.page for run in snapshot.runs])
-
-
-def _from_finished_logs(config: Config) -> TopView:
-    core, states_and_rows, problems = read_runs(config, Options(config.gpu_peak_tflops), SystemClock())
-    warn(*problems)
-    if not states_and_rows:
-        raise DaemonError("no training run found")
-    at, runs = _view(core.snapshot(SystemClock().wall()))
-    rows = {row.run: row for _, row in states_and_rows}
-    return TopView(at, [_with_report_figures(run, rows.get(run["run"])) for run in runs])
-
-
-def _with_report_figures(run: Run, row: Row | None) -> Run:
-    """Replace the last iteration's figures by the medians that `report` shows."""
-    if row is None:
-        return run
-    figures = {
-        "seconds_per_iteration": row.seconds_per_iteration, "tflops": row.tflops, "mfu": row.mfu,
-        "samples_per_second": row.samples_per_second, "max_memory_bytes": row.memory_bytes,
-    }  # fmt: skip
-    return {**run, **{name: value for name, value in figures.items() if value is not None}}
-
-
-def _log_from_daemon(address: str, run: str) -> dict[str, Any]:
-    return ask(address, f"/api/v1/runs/log?name={quote(run, safe='')}")
-
-
-def _from_daemon(address: str) -> TopView:
-    value = ask(address, "/api/v1/runs", "; name a URL, or the logs themselves")
-    try:
-        return TopView(float(value["at"]), [dict(run) for run in value["runs"]])
-    except (KeyError, TypeError) as error:
-        raise DaemonError(f"{without_password(address)} is not a megatron-monitor of this version") from error
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------

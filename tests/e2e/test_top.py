@@ -1,4 +1,4 @@
-"""`top` on a real terminal of 80 columns, from a daemon and from live files, and through a pipe."""
+"""`top` on a real terminal of 80 columns, and through a pipe."""
 
 import fcntl
 import os
@@ -89,22 +89,6 @@ def test_a_terminal_follows_a_daemon(start: Start, tmp_path: Path) -> None:
         terminal.close()
 
 
-def test_a_terminal_follows_files(tmp_path: Path) -> None:
-    """No daemon: lines that are written while it runs are shown, and a hang is told."""
-    log = tmp_path / "train.log"
-    log.write_text("".join(line(number) for number in range(1, 41)))
-    terminal = Terminal("top", str(log), "--interval", "0.3", "--set", "detectors.hang.minimum=3s")
-    try:
-        terminal.wait("4.0 %")
-        with log.open("a") as stream:
-            stream.write(line(50))
-        terminal.wait("5.0 %")
-        terminal.wait("no progress for")
-        assert terminal.quit() == 0
-    finally:
-        terminal.close()
-
-
 def test_a_pipe_gets_lines_once(start: Start, tmp_path: Path) -> None:
     """Not a terminal: one table without escape sequences, then the end."""
     log = tmp_path / "train.log"
@@ -123,19 +107,18 @@ def test_keys_on_a_terminal(start: Start, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("".join(line(number) for number in range(1, 41)))
     daemon = start(str(log), "--set", "detectors.hang.minimum=3s")
-    for number, source in enumerate(([daemon.address], [str(log), "--set", "detectors.hang.minimum=3s"])):
-        terminal = Terminal("top", *source, "--interval", "0.3")
-        try:
-            terminal.wait("Enter show")
-            with log.open("a") as stream:
-                stream.write(line(50 + number))
-            terminal.wait("no progress for")
-            terminal.press("\r")
-            terminal.wait("critical while training", 5.0)
-            terminal.press("\x1b[B")
-            terminal.press("\r")
-            terminal.wait("Enter show", 5.0)
-            terminal.press("q")
-            assert terminal.ended() == 0
-        finally:
-            terminal.close()
+    terminal = Terminal("top", daemon.address, "--interval", "0.3")
+    try:
+        terminal.wait("Enter show")
+        with log.open("a") as stream:
+            stream.write(line(50))
+        terminal.wait("no progress for")
+        terminal.press("\r")
+        terminal.wait("critical while training", 5.0)
+        terminal.press("\x1b[B")
+        terminal.press("\r")
+        terminal.wait("Enter show", 5.0)
+        terminal.press("q")
+        assert terminal.ended() == 0
+    finally:
+        terminal.close()

@@ -110,7 +110,7 @@ def test_run_once_of_a_missing_file_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "run --once", "run --config", "replay", "top", "report", "check-config", "simulate -o",
+        "run --once", "run --config", "replay", "report", "check-config", "simulate -o",
         f"report {__file__} -o",
         "forward x.log --to http://127.0.0.1:9 --token-file",
     ],
@@ -124,7 +124,7 @@ def test_a_missing_file_is_named_in_one_way(words: str, tmp_path: Path) -> None:
     assert result.stderr.count("No such file") == 1
 
 
-@pytest.mark.parametrize("words", ["run --once", "replay", "top", "report"])
+@pytest.mark.parametrize("words", ["run --once", "replay", "report"])
 def test_a_pattern_without_a_file_is_named_in_one_way(words: str, tmp_path: Path) -> None:
     """And the command fails."""
     assert invoke(*words.split(), tmp_path / "*.log", code=1).stderr.startswith(f"{tmp_path}/*.log: no file matches\n")

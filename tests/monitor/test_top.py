@@ -1,16 +1,13 @@
 """`top`: fits 80 columns, trouble first, and no log's text commands the terminal."""
 
 import io
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
 
 from megatron_monitor.commands.top import Choice, TopView, in_order, screen, whole_incident
-from megatron_monitor.simulate import Fault, Scenario
-from tests.commands import command, log_of
+from tests.commands import command
 
 NOW = 1_700_000_000.0
 HOSTILE = "\x1b[2J[bold]name\x07\n[/]"
@@ -99,27 +96,11 @@ def test_no_text_of_a_log_commands_the_terminal() -> None:
     assert "[bold]" in text
 
 
-def test_from_files_once(tmp_path: Path) -> None:
-    """Without a daemon: the logs themselves; exit 1 where there is no training."""
-    log = log_of(tmp_path / "crashed.log", Scenario(iterations=40, faults=(Fault("crash_oom", at=30),)))
-    (row,) = json.loads(command("top", "--json", log).stdout)["runs"]
-    assert (row["run"], row["state"], row["iteration"], row["train_iterations"]) == ("crashed", "crashed", 29, 40)
-    assert [line.split()[:4] for line in command("top", log).stdout.splitlines() if line.startswith("crashed")] == [
-        ["crashed", "✖", "crashed", "cuda"]
-    ]
-    (tmp_path / "notes.txt").write_text("no training here\n")
-    for path in ("notes.txt", "nothing.log"):
-        done = command("top", tmp_path / path, code=1)
-        assert done.stdout == ""
-        assert "no training run found" in done.stderr
-
-
 def test_a_daemon_that_is_not_there_is_one_clear_line() -> None:
     """Exit 1; a password in the address is not told."""
     done = command("top", "http://me:secret@127.0.0.1:9", code=1)
     assert "no monitor at http://127.0.0.1:9" in done.stderr
     assert "secret" not in done.stderr
-    command("top", "http://a:1", "b.log", code=2)
 
 
 def test_a_screen_that_refreshes_shows_what_has_room() -> None:
