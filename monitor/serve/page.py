@@ -20,9 +20,19 @@ from megatron_monitor.causes import cost_gpu_hours
 from megatron_monitor.metrics import CATALOGUE
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.serve.fleet import Choice
-from megatron_monitor.serve.formats import FLEET, LABELS, METRICS, SYMBOLS, duration, facts, figures, instant, number
+from megatron_monitor.serve.formats import (
+    DASH,
+    FLEET,
+    LABELS,
+    METRICS,
+    SYMBOLS,
+    duration,
+    facts,
+    figures,
+    instant,
+    number,
+)  # fmt: skip
 from megatron_monitor.serve.settings import attempts_of, settings_of, table
-from megatron_monitor.serve.timeline import happened, lanes
 from megatron_monitor.snapshot import RunSnapshot, Snapshot
 
 T = TypeVar("T")
@@ -128,10 +138,44 @@ def render_run(run: RunSnapshot, now: float, root: str, compared: Comparison | N
     return _rendered(
         "run.html", root, notice=notice, run=_shown(page, now), incidents=_incidents(page["incidents"], now),
         died=_died(page), known=facts(page, [name for name in _FACTS if page.get(name)]), past=happened(run),
-        log=run.log, at=instant(now), phases=lanes(run.history, page, now),
+        log=run.log, at=instant(now),
         compared=compared, attempts=attempts, headings=[label for label, _ in columns],
         settings=table([settings for _, settings in columns]),
     )  # fmt: skip
+
+
+class Happened(NamedTuple):
+    """A row of the table."""
+
+    time: str
+    kind: str
+    text: str
+    where: str
+    summary: str
+
+
+def happened(run: RunSnapshot) -> list[Happened]:
+    """Return incidents and restarts, latest first."""
+    rows = []
+    for item in run.transitions:
+        kind = "resolved" if item.status == "resolved" else item.severity
+        where = item.iteration if item.onset_iteration is None else item.onset_iteration
+        text = f"{SYMBOLS.get(kind, '✔')} {item.incident} {kind}"
+        rows.append(Happened(instant(item.time)[:19], kind, text, _plain(where), item.summary))
+    zone = run.history.zone
+    for iteration, before, time in run.history.restarts:
+        again = 0 if before is None else before - iteration + 1
+        changes = [one for at, since, every in run.history.changes if (at, since) == (iteration, time) for one in every]
+        changed = [f"{name} {old or DASH} → {new or DASH}" for name, old, new in changes]
+        summary = f"after iteration {number(before)}" + (f": {number(again)} computed again" if again > 0 else "")
+        summary += f"; other arguments: {', '.join(changed)}" if changed else ""
+        when = "" if time is None else instant(time + zone)[:19]
+        rows.append(Happened(when, "restart", "┆ restart", _plain(iteration), summary))
+    return sorted(rows, key=lambda row: row.time)[::-1]
+
+
+def _plain(value: Any) -> str:
+    return DASH if value is None else str(value)
 
 
 def render_help(notice: str = "") -> str:

@@ -12,8 +12,7 @@ from megatron_monitor.incidents import Incident, Transition
 from megatron_monitor.pages import _cause
 from megatron_monitor.serve.fleet import Choice
 from megatron_monitor.serve.formats import LABELS, figures
-from megatron_monitor.serve.page import render_help, render_index, render_run
-from megatron_monitor.serve.timeline import happened, lanes
+from megatron_monitor.serve.page import happened, render_help, render_index, render_run
 from megatron_monitor.snapshot import RunSnapshot, Snapshot
 
 NOW = 1_700_000_000.0
@@ -152,9 +151,8 @@ def test_nobody_matches() -> None:
 
 
 def test_incidents_and_restarts_are_one_story() -> None:
-    """Latest first, with the arguments that an attempt changed; phases on lanes, the hang of an open one apart."""
+    """Latest first, with the arguments that an attempt changed."""
     history = History(
-        phases=[(NOW - 100, 1, "training"), (NOW - 40, 7, "saving")],
         restarts=[(5, 7, NOW - 60)], changes=[(5, NOW - 60, [("lr", "1", "2")])],
     )  # fmt: skip
     told = Transition(
@@ -173,17 +171,8 @@ def test_incidents_and_restarts_are_one_story() -> None:
         ("■ crash critical", "7", "<b>"),  # of two at one time the later one
         ("■ hang critical", "7", "late"),
     ]
-    period, shown = lanes(history, run.page, NOW)
-    assert period == "2023-11-14 22:11:40 UTC to 2023-11-14 22:13:20 UTC"
-    assert [(lane.name, lane.text, lane.parts) for lane in shown] == [
-        ("training", "1 min 0 s", [(0.0, 600.0)]), ("saving", "10.0 s", [(600.0, 100.0)]),
-        ("hung", "30.0 s", [(700.0, 300.0)]),
-    ]  # fmt: skip
     text = render_run(run, NOW, "../")
     assert "<td class='critical'>■ crash critical</td><td>7</td><td>&lt;b&gt;</td>" in text
-    assert "class='lane hung'><rect x=700.0 width=300.0 height=10></rect></svg>" in text
-    over = lanes(history, run.page | {"state": "lost"}, NOW)[1]  # no step is known: it ends where the last phase begins
-    assert over[-1].parts == [(998.5, 1.5)]
 
 
 def test_the_command_of_the_advice_is_the_jobs() -> None:
