@@ -107,9 +107,8 @@ class _Lane(Asking[Sequence[PendingNotification], Sequence[DeliveryResult]]):
                 self._failing = True
                 self._log_outcome(level, message, "retried", f"{error}; it stays pending")
                 return "later"
-            outcome = "failed" if self.notifier.refusal_is_final else "refused"
-            self._log_outcome(logging.WARNING, message, outcome, str(error))
-            return "final" if outcome == "failed" else "refused"
+            self._log_outcome(logging.WARNING, message, "refused", str(error))
+            return "refused"
         except Exception as error:  # noqa: BLE001 - a bug in one notifier must not stop the others, nor this one for ever
             self._log_outcome(logging.ERROR, message, "bug", exception=error)
             return "refused"

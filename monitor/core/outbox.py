@@ -32,12 +32,12 @@ _GIVE_UP: Final = 86400.0  # seconds of refusals after which a message has faile
 
 Outcome = Literal["sent", "retried", "failed", "dropped", "suppressed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
-Result = Literal["sent", "later", "refused", "final", "untried"]
+Result = Literal["sent", "later", "refused", "untried"]
 
 
 class DeliveryResult(NamedTuple):
-    """The result of a message. `later`: the receiver is unreachable; `refused`: it refuses this message for now;
-    `final`: it refuses it for good.
+    """The result of a message. `later`: the receiver is unreachable. `refused`: it refuses this message; the address or
+    the password may be wrong, so the message stays pending for a day.
     """
 
     number: int

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, Final, get_args
 
 from msgspec import Struct
 
@@ -44,11 +44,6 @@ class Notifier(Struct, frozen=True, kw_only=True):
     """Globs of run names. Empty: every run."""
     incidents: tuple[IncidentKind, ...] = ()
     """Incident kinds. Empty: every kind."""
-
-    refusal_is_final: ClassVar[bool] = False
-    """True: a permanent failure concerns this message, which is dropped. False: the address or the password may be
-    wrong and corrected later, so the message stays pending for a day and is retried.
-    """
 
     def wants(self, message: Transition) -> bool:
         """Return True if this notifier sends the message. A display-only incident is never sent."""

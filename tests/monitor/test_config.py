@@ -103,7 +103,6 @@ def test_examples_of_config_yaml_are_valid() -> None:
     assert [notifier.name for notifier in config.notifiers] == [
         "on-call",
         "alertmanager",
-        "stacks",
         "chat",
         "pager",
         "mail",

@@ -15,7 +15,6 @@ from megatron_monitor.deliveries import Deliveries
 from megatron_monitor.dispatch import Dispatcher
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers import DeliveryError, payload
-from megatron_monitor.notifiers.command import Command
 from megatron_monitor.saving import Saving
 from megatron_monitor.system.clock import SystemClock
 from tests.clock import ManualClock
@@ -24,8 +23,6 @@ from tests.monitor.notifiers.receiver import HANG, PATIENCE, Receiver, built
 
 class Recorder:
     """A receiver in memory: keeps what it is given, fails as scripted, and can be held up."""
-
-    refusal_is_final = False
 
     def __init__(self, name: str, failures: list[Exception] | None = None) -> None:
         self.name = name
@@ -151,17 +148,6 @@ def test_a_refusal_and_a_bug_hold_nobody_up(loop: Make, caplog: pytest.LogCaptur
     assert a.messages == [numbered(3)[2], *numbered(2)]
 
 
-def test_the_word_of_a_program_is_final(loop: Make) -> None:
-    """A program that exits by anything but 0 and 75 has decided: it is not started again."""
-    a = Recorder("a", [DeliveryError("exit 3", permanent=True)])
-    a.refusal_is_final = Command.refusal_is_final
-    one = loop(a)
-    one.enqueue(HANG)
-    one.turn()
-    assert one.outbox.pending() == {"a": 0}
-    assert outcomes(one) == {"failed": 1}
-
-
 def test_slow_notifier_delays_nobody(loop: Make) -> None:
     """While one receiver hangs, another gets its messages and the loop turns."""
     slow, quick = Recorder("slow"), Recorder("quick")
@@ -266,8 +252,8 @@ def test_delivery_to_a_webhook_after_a_500(loop: Make, receiver: Receiver, caplo
 
 def test_an_event_is_one_message_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk: the save, then the crash; a second one that is worse is told, the end once, when all has ended."""
-    config = load("notifiers: [{type: command, name: chat, command: [/bin/false]}, {type: command, name: hangs, "
-                  "command: [/bin/false], incidents: [hang]}]")  # fmt: skip
+    config = load("notifiers: [{type: webhook, name: chat, url: 'http://a'}, {type: webhook, name: hangs, "
+                  "url: 'http://b', incidents: [hang]}]")  # fmt: skip
     core = Core(config)
     dispatcher = Dispatcher(core, config, ManualClock(), lambda: None, lambda _: {})
     dispatcher.start(config)
