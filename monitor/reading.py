@@ -20,8 +20,7 @@ Rules: TypeAlias = tuple[Rule, ...]
 
 def own_rules(config: Config) -> Rules:
     """Return the rules of a checked configuration."""
-    formats = tuple(one for several in config.formats for one in several)
-    return rules_with(formats) if formats else RULES
+    return rules_with(config.formats) if config.formats else RULES
 
 
 def evaluated_reader(rules: Rules) -> SourceReader:

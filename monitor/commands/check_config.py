@@ -31,11 +31,10 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     click.echo(f"{file}: good; {patterns} paths, {len(config.notifiers)} notifiers")
     if config.empty:
         click.echo("nothing to follow: `runs` is empty, so `run` needs a PATH as well")
-    log_formats = [log_format for several in config.formats for log_format in several]
-    for log_format in log_formats:
+    for log_format in config.formats:
         click.echo(f"format {log_format.name}: all {len(log_format.samples)} samples give the expected events")
-    if log_formats:
+    if config.formats:
         from megatron_monitor.parsers.samples import claims
 
-        for note in claims(log_formats):
+        for note in claims(config.formats):
             click.echo(note)

@@ -15,7 +15,7 @@ def formats(name: str | None) -> None:
     \b
     Example:
       megatron-monitor formats torchtitan > formats/ours.yaml
-      megatron-monitor check-config config.yaml      # with `formats: [formats]` in it: runs the samples
+      megatron-monitor check-config config.yaml      # with `formats: [formats/ours.yaml]` in it: runs the samples
     """
     summaries = {log_format.name: log_format.about for log_format in built_in()}
     if name is None:

@@ -46,7 +46,7 @@ def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once
     if config.formats:
         from megatron_monitor.parsers.samples import claims
 
-        for note in claims([log_format for several in config.formats for log_format in several]):
+        for note in claims(config.formats):
             _log.warning("%s", note)
     if once:
         from megatron_monitor.once import metrics_page

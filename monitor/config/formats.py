@@ -1,4 +1,4 @@
-"""Loads a site's own line formats from files or directories, and tests each on the samples that it contains.
+"""Loads a site's own line formats from files, and tests each on the samples that it contains.
 
 Rule: a returned format yields what its samples expect. Otherwise FormatError has every mistake with file and line.
 Time and memory are bounded for any content.
@@ -11,7 +11,6 @@ from megatron_monitor.parsers.declared.schema import Format
 from megatron_monitor.parsers.registry import rules_with
 from megatron_monitor.parsers.samples import differences
 
-_MAX_FILES = 100  # of a directory
 _MAX_BYTES = 256 * 1024  # of a file: built-in formats have at most 6 KB, and PyYAML takes 10 s per megabyte
 _MAX_PROBLEMS = 20  # reported per file
 
@@ -20,32 +19,12 @@ class FormatError(ValueError):
     """Formats that cannot be used."""
 
 
-def formats_at(name: str, base: str) -> tuple[Format, ...]:
-    """Return the formats of a file, or of all `.yaml` files in a directory. Raises FormatError."""
-    path = Path(base) / name
-    files = sorted([*path.glob("*.yaml"), *path.glob("*.yml")]) if path.is_dir() else [path]
-    if not files:
-        raise FormatError(f"{path}: has no .yaml file")
-    if len(files) > _MAX_FILES:
-        raise FormatError(f"{path}: has more than {_MAX_FILES} files")
-    found: dict[str, Path] = {}
-    formats, problems = list[Format](), list[str]()
-    for file in files:
-        try:
-            formats.append(read := format_of(file, _read(file)))
-            if (other := found.setdefault(read.name, file)) != file:
-                problems.append(f"{file}: {other} has the same name, {read.name!r}")
-        except FormatError as error:
-            problems.append(str(error))
-    if problems:
-        raise FormatError("; ".join(problems))
-    return tuple(formats)
-
-
-def format_of(path: Path, data: bytes) -> Format:
-    """Return the format of a file's text, after a test on its samples. Raises FormatError."""
+def format_at(name: str, base: str) -> Format:
+    """Return the format of a file below the directory `base`, after a test on its samples. Raises FormatError."""
     from megatron_monitor.config.yaml_text import read_yaml  # PyYAML takes a tenth of a start
 
+    path = Path(base) / name
+    data = _read(path)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

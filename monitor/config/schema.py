@@ -20,14 +20,14 @@ from megatron_monitor.pushed import PATTERN
 from megatron_monitor.scalars import FilePath, Name, PositiveSeconds, Seconds
 
 
-def _formats(name: str, base: str) -> tuple[Any, ...]:
-    from megatron_monitor.config.formats import formats_at  # needed only if the configuration names a format
+def _format(name: str, base: str) -> Any:
+    from megatron_monitor.config.formats import format_at  # needed only if the configuration names a format
 
-    return formats_at(name, base)
+    return format_at(name, base)
 
 
-FormatFiles = Annotated[Any, Meta(extra={"read": scalars.path_of, "resolve": _formats})]
-"""In the file: a path. In the settings: the formats of that path."""
+FormatFile = Annotated[Any, Meta(extra={"read": scalars.path_of, "resolve": _format})]
+"""In the file: a path. In the settings: the format of that file."""
 
 
 class Watch(Struct, frozen=True, kw_only=True):
@@ -112,8 +112,8 @@ class Config(Struct, frozen=True, kw_only=True):
     gpu_peak_tflops: scalars.Positive | None = None
     """Dense peak TFLOP/s of one GPU by its data sheet. None: from the GPU's name in the log, else no MFU."""
     detectors: Detectors = _DETECTORS()
-    formats: tuple[FormatFiles, ...] = ()
-    """Files of a site's own line formats, or directories of them."""
+    formats: tuple[FormatFile, ...] = ()
+    """Files of a site's own line formats."""
     notifiers: Annotated[
         tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "megatron_monitor.notifiers:NOTIFIERS"})
     ] = ()
@@ -168,7 +168,7 @@ class Config(Struct, frozen=True, kw_only=True):
         elif self.receiver.listen == self.listen:
             yield "receiver", "listens on the address of the page: give it another port"
         names: set[str] = set()
-        for index, own in ((index, one) for index, several in enumerate(self.formats) for one in several):
+        for index, own in enumerate(self.formats):
             if own.name in names:
                 yield f"formats.{index}", f"another format has the same name, {own.name!r}"
             names.add(own.name)

@@ -37,11 +37,11 @@ def run(*arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A configuration that names a folder with one format."""
+    """A configuration that names one format."""
     (tmp_path / "formats").mkdir()
     (tmp_path / "formats" / "ours.yaml").write_text(OWN % "2.5")
     path = tmp_path / "config.yaml"
-    path.write_text("formats: [formats]\n")
+    path.write_text("formats: [formats/ours.yaml]\n")
     return path
 
 
@@ -112,6 +112,7 @@ def test_formats_that_cannot_stand_beside_each_other(config: Path, caplog: pytes
     """Two of one name are refused; of two that read one line it is said once who has it, when the daemon starts too."""
     other = config.parent / "formats" / "other.yaml"
     other.write_text(OWN % "2.5")
+    config.write_text("formats: [formats/ours.yaml, formats/other.yaml]\n")
     code, out = run("check-config", str(config))
     assert (code, "has the same name, 'ours'" in out) == (2, True), out
     other.write_text((OWN % "2.5").replace("name: ours", "name: other").replace("{total};", "{total}; ce="))
