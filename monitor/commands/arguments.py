@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 import msgspec
@@ -123,9 +123,6 @@ def spooled(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
 def files_of(paths: tuple[str, ...]) -> Iterator[str]:
     """Yield the files that the paths and patterns match; warn of a pattern that matches none."""
     for path in paths:
-        if path == "-":
-            yield path
-            continue
         matches = sorted(match.path for match in find([Pattern(path)], read_mounts(), OsLayer()))
         if not matches and not has_magic(path):
             matches = [path]  # opening it gives the reason
@@ -134,38 +131,23 @@ def files_of(paths: tuple[str, ...]) -> Iterator[str]:
         yield from matches
 
 
-def open_log(path: str) -> IO[bytes]:
-    """Open a file, or standard input for `-`."""
-    return sys.stdin.buffer if path == "-" else open(path, "rb")
-
-
 def absolute_of(path: str) -> str:
     """Return the path as the core names it; standard input (`-`) by its device."""
     return STDIN if path == "-" else os.path.abspath(os.path.expanduser(path))
-
-
-def run_of(path: str, config: Config) -> str:
-    """Return the name of the run that a file belongs to."""
-    return named(absolute_of(path), config.runs).name
 
 
 def by_run(paths: tuple[str, ...], config: Config) -> dict[str, list[str]]:
     """Return the files of each run, by the run's name."""
     runs: dict[str, list[str]] = {}
     for path in files_of(paths):
-        runs.setdefault(run_of(path, config), []).append(path)
+        runs.setdefault(named(absolute_of(path), config.runs).name, []).append(path)
     return runs
 
 
 def written_at(paths: Iterable[str]) -> dict[str, float]:
-    """Return when each file was last written (Unix seconds), by absolute path; now for anything but a file."""
-    times = {}
-    for path in paths:
-        try:
-            times[absolute_of(path)] = os.stat(path).st_mtime
-        except OSError:
-            times[absolute_of(path)] = SystemClock().wall()
-    return times
+    """Return when each file was last written (Unix seconds), by absolute path; now for a missing file."""
+    now = SystemClock().wall()
+    return {absolute_of(path): os.stat(path).st_mtime if os.path.exists(path) else now for path in paths}
 
 
 def _duration(read: Callable[[object], float]) -> Callable[[object], float]:

@@ -14,8 +14,8 @@ from megatron_monitor.commands.arguments import (
     by_run,
     fail,
     json_option,
-    open_log,
     print_json,
+    spooled,
     warn_of_file,
     with_config,
     written_at,
@@ -46,26 +46,28 @@ def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float
 
     PATH may be files, directories or globs. Several files of one run (`.out` and `.err`) are read together.
     """
-    config = given.configured(paths)
-    seen, unfinished, quarantined, runs = False, "", dict[str, str](), by_run(paths, config)
-    with progress_bar(sum(map(_size, chain(*runs.values())))) as bar:
-        for name, files in runs.items():
-            sources = {absolute_of(path): _entries(path, config, bar) for path in files}
-            for player, item in played(config, sources, after, written_at(files)):
-                if isinstance(item, Transition):
-                    if everything or not item.display_only:
-                        _print_transition(player, item, as_json)
-                    continue
-                quarantined |= player.quarantined()
-                if item.state.proven:
-                    seen = True
-                    summary = player.summary(item)
-                    if as_json:
-                        print_json({"summary": summary})
-                    else:
-                        click.echo(f"= {summary['run']}: {', '.join(_sentence(summary))}")
-                elif failure := item.state.attempt.failure:
-                    unfinished = f"; the last failure in {name} is {failure.failure}: {failure.message[:200]}"
+    seen, unfinished, quarantined = False, "", dict[str, str]()
+    with spooled(paths) as found:
+        config = given.configured(found)
+        runs = by_run(found, config)
+        with progress_bar(sum(map(_size, chain(*runs.values())))) as bar:
+            for name, files in runs.items():
+                sources = {absolute_of(path): _entries(path, config, bar) for path in files}
+                for player, item in played(config, sources, after, written_at(files)):
+                    if isinstance(item, Transition):
+                        if everything or not item.display_only:
+                            _print_transition(player, item, as_json)
+                        continue
+                    quarantined |= player.quarantined()
+                    if item.state.proven:
+                        seen = True
+                        summary = player.summary(item)
+                        if as_json:
+                            print_json({"summary": summary})
+                        else:
+                            click.echo(f"= {summary['run']}: {', '.join(_sentence(summary))}")
+                    elif failure := item.state.attempt.failure:
+                        unfinished = f"; the last failure in {name} is {failure.failure}: {failure.message[:200]}"
     if quarantined:
         fail(*(f"{name} is quarantined: {why}" for name, why in quarantined.items()))
     if not seen:
@@ -78,8 +80,8 @@ def _size(path: str) -> int:
 
 def _entries(path: str, config: Config, bar: Bar) -> Iterator[LogEvent]:
     try:
-        with open_log(path) as stream:
-            yield from dated_events(bar.reading(stream) if _size(path) else stream, config)
+        with open(path, "rb") as stream:
+            yield from dated_events(bar.reading(stream), config)
     except OSError as error:
         warn_of_file(f"{path}: {error.strerror or error}")
 
