@@ -100,12 +100,9 @@ def url_of(raw: object) -> str:
 def path_of(raw: object) -> str:
     """Return a path or a glob. It need not exist yet."""
     text = _text(raw, "a path")
-    try:
-        if "\0" not in text and os.fsencode(text):
-            return text
-    except UnicodeEncodeError:  # a lone surrogate, as "\ud800" in YAML
-        pass
-    raise ValueError("expected a path")
+    if not text.isprintable():
+        raise ValueError("expected a path of printable characters")
+    return text
 
 
 def absolute(path: str, base: str) -> str:

@@ -80,7 +80,6 @@ class Store:
         self._end = 0
         """Position of the next frame. 0: the file must be rewritten."""
         self._whole = 0  # bytes of the valid values when they were last counted
-        self._unreadable = False  # True: the existing file is renamed before another one is written
 
     def lock(self) -> None:
         """Lock the directory. Raises StateInUseError if another daemon has it, OSError if it cannot be created or is
@@ -122,9 +121,7 @@ class Store:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def load(self) -> tuple[dict[str, bytes] | None, list[str]]:
-        """Return (the readable parts, what is wrong with the others). If nothing is readable or the version is older,
-        the next save renames the file. Raises StateNewerError.
-        """
+        """Return (the readable parts, what is wrong with the others). Raises StateNewerError."""
         self._end = 0
         try:
             with _opened(self.path) as stream:
@@ -133,10 +130,7 @@ class Store:
             return None, []
         except StateNewerError as error:
             raise StateNewerError(f"{self.path}: {error}") from error
-        except StateUnreadableError as error:
-            self._unreadable = True
-            return None, [f"{self.path}: {error}; it is kept as state.unreadable"]
-        except OSError as error:
+        except (StateUnreadableError, OSError) as error:
             return None, [f"{self.path}: {error}"]
         self._end, self._whole = end, sum(map(len, found.values()))
         return found, [f"{self.path}: {problem}"] if problem else []
@@ -224,10 +218,6 @@ class Store:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        if self._unreadable:
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(self.path, self.path.with_suffix(".unreadable"))
-            self._unreadable = False
         os.replace(temporary, self.path)
         self._end = self._whole = end
         directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)

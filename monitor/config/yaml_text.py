@@ -1,7 +1,7 @@
 """Turns YAML text and `--set` into a Document. The only module that uses PyYAML.
 
-Any text yields values, or problems with line and column, in bounded time and memory: size, depth and the number of
-values after aliases are bounded. A duplicate key is a problem.
+Any text yields values, or problems with line and column, in bounded time and memory: depth and the number of values
+after aliases are bounded. A duplicate key is a problem.
 """
 
 from typing import Any, Final
@@ -10,7 +10,6 @@ import yaml
 
 from megatron_monitor.config.document import ConfigProblem, Document, Path, dotted
 
-MAX_CHARACTERS: Final = 1_000_000
 MAX_VALUES: Final = 20_000
 """Values after aliases are expanded. A real file has a few hundred."""
 MAX_DEPTH: Final = 30
@@ -20,9 +19,6 @@ _SCALAR_ERRORS = (yaml.YAMLError, ValueError, ArithmeticError)  # an impossible 
 def read_yaml(text: str) -> Document:
     """Return the document in `text`; its value is None if the text is empty. Never raises."""
     document = Document()
-    if len(text) > MAX_CHARACTERS:
-        document.problems.append(ConfigProblem("", f"the text is longer than {MAX_CHARACTERS} characters"))
-        return document
     try:
         loader = yaml.SafeLoader(text)
         if (node := loader.get_single_node()) is not None:

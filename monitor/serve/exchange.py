@@ -27,8 +27,6 @@ class Limits:
     """Time between two requests of a connection, and to read an answer; Prometheus scrapes every 15 s to 60 s."""
     unread: int = 64 << 20
     """Bytes of all answers that clients have not read: eight scrapes of 1,000 runs."""
-    send_buffer: int = 256 * 1024
-    """Bytes of the system's send buffer of each connection; bounds the work for a client that never reads."""
     threads: int = 4
     """Threads that render; Python runs one at a time."""
     body: int = 0

@@ -226,8 +226,6 @@ class HttpServer:
                 self._next_certificate_check = self.loop.time() + self.limits.certificates
                 await self.loop.run_in_executor(self._executors["page"], tls.refresh)
             secure = {"ssl": tls.context, "ssl_handshake_timeout": self.limits.handshake, "ssl_shutdown_timeout": 1.0}
-        with contextlib.suppress(OSError):
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer)
         await self.loop.connect_accepted_socket(lambda: _Protocol(self), accepted, **secure)
 
     def _connected(self, task: asyncio.Task[None], accepted: socket.socket) -> None:
