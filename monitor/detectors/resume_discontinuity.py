@@ -1,6 +1,6 @@
 """The rule `resume_discontinuity`: after a restart the run does not continue where it was.
 
-The first line of a new attempt is compared with what the run itself printed: learning rate, batch size and consumed
+The first lines of a new attempt are compared with what the run itself printed: learning rate, batch size and consumed
 samples at the same iteration if it is computed again, otherwise just before it. A run that continues from its
 checkpoint repeats its past exactly. A planned change (other arguments of the schedule) is shown and not notified.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import field
 
 from megatron_monitor.detectors.base import CLEAR, RANK, Finding, Rule, RuleSettings, Severity
 from megatron_monitor.parsers.events import ProgramExited
@@ -18,6 +18,14 @@ from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
 _MAX_LINES = 1024  # remembered lines; the older half is thinned above it, because a schedule is smooth
+_SLOPES = 3.0  # schedule steps by which skipped (overflowed) iterations may shift the learning rate
+# Ratio to the schedule at this iteration: a resumed schedule repeats its digits, a lost one is far off.
+_LEARNING_RATE = 0.05
+_SAMPLES = 0.01  # Share of the consumed samples, beyond two batches: counters are exact, but a log may lack a line.
+_SHOWN_SECONDS = 6 * 3600.0  # Seconds for which it is shown: what nobody corrected within six hours was intended.
+_COMPARED = 2  # lines of an attempt whose learning rate is compared: a skipped first step prints an arbitrary rate
+_IN_TIME = ("duration", "signal", "kill_switch")
+"""Reasons for an attempt to end before its training is complete: the job's time limit, or a request."""
 
 
 class PrintedStep(NamedTuple):
@@ -29,106 +37,9 @@ class PrintedStep(NamedTuple):
     samples: int | None
 
 
-class StepHistory(Struct):
-    """The lines of a run, thinned."""
-
-    lines: list[PrintedStep] = field(default_factory=list)
-
-    def add(self, line: PrintedStep) -> None:
-        """Add a line. An iteration that was seen before is computed again and adds nothing."""
-        if self.lines and line.iteration <= self.lines[-1].iteration:
-            return
-        self.lines.append(line)
-        if len(self.lines) > _MAX_LINES:
-            self.lines[: _MAX_LINES // 2] = self.lines[: _MAX_LINES // 2 : 2]
-
-    @property
-    def interval(self) -> int:
-        """Return the iterations between the last two lines."""
-        return max(1, self.lines[-1].iteration - self.lines[-2].iteration) if len(self.lines) > 1 else 1
-
-    def around(self, iteration: int) -> tuple[PrintedStep, PrintedStep] | None:
-        """Return the lines before and after an iteration, or the last two for a later one. None: it precedes all known
-        lines.
-        """
-        lines = self.lines
-        if not lines or iteration < lines[0].iteration:
-            return None
-        after = min(max(1, bisect.bisect_left(lines, iteration, key=itemgetter(0))), len(lines) - 1)
-        return lines[max(0, after - 1)], lines[after]
-
-    def at(self, column: Literal["rate", "samples"], iteration: int) -> tuple[float, float] | None:
-        """Return (value, its change per iteration) at an iteration by the lines around it."""
-        low, high = self.around(iteration) or (None, None)
-        one, two = getattr(low, column, None), getattr(high, column, None)
-        if low is None or high is None or one is None or two is None:
-            return None
-        steps = high.iteration - low.iteration
-        if not steps and iteration != low.iteration:
-            return None  # one line has no slope
-        slope = (two - one) / steps if steps else 0.0
-        return one + slope * (iteration - low.iteration), abs(slope)
-
-    def batches_at(self, iteration: int) -> tuple[int, int] | None:
-        """Return the smallest and largest batch size of the lines around an iteration."""
-        known = [line.batch for line in self.around(iteration) or () if line.batch]
-        return (min(known), max(known)) if known else None
-
-
-_SLOPES = 3.0  # schedule steps by which skipped (overflowed) iterations may shift the learning rate
-
-
-# Ratio to the schedule at this iteration: a resumed schedule repeats its digits, a lost one is far off.
-_LEARNING_RATE = 0.05
-_SAMPLES = 0.01  # Share of the consumed samples, beyond two batches: counters are exact, but a log may lack a line.
-_SHOWN_SECONDS = 6 * 3600.0  # Seconds for which it is shown: what nobody corrected within six hours was intended.
-
-
 def _found(what: str, severity: Severity, text: str, **evidence: Any) -> dict[str, Any]:
     """One value that does not continue."""
     return {"what": what, "severity": severity, "text": text, **evidence}
-
-
-_IN_TIME = ("duration", "signal", "kill_switch")
-"""Reasons for an attempt to end before its training is complete: the job's time limit, or a request."""
-
-
-def _batch(history: StepHistory, step: Step, grows: bool, anew: bool) -> Iterator[dict[str, Any]]:
-    batch, before = step.batch_size, history.batches_at(step.iteration)
-    if anew or not batch or not before or before[0] <= batch <= before[1] or (grows and batch > before[1]):
-        return
-    text = f"batch size {batch}, before {before[1]}"
-    yield _found("batch size", "warning", text, global_batch_size=batch, expected_batch_size=before[1])
-
-
-def _samples(history: StepHistory, step: Step) -> Iterator[dict[str, Any]]:
-    samples, found, before = step.samples, history.at("samples", step.iteration), history.batches_at(step.iteration)
-    if samples is None or found is None:
-        return
-    expected, _ = found
-    room = _SAMPLES * expected + 2 * history.interval * max(step.batch_size or 0, before[1] if before else 0)
-    if abs(samples - expected) > room:
-        text = f"consumed samples {samples}, expected {expected:.0f}: data is repeated or skipped"
-        yield _found("samples", "critical", text, consumed_samples=samples, expected_samples=round(expected))
-
-
-def _rate(history: StepHistory, step: Step, steps: int) -> Iterator[dict[str, Any]]:
-    expected, rate = history.at("rate", step.iteration), step.learning_rate
-    if expected is None or rate is None or expected[0] <= 0:
-        return
-    value, slope = expected
-    if abs(rate - value) > _LEARNING_RATE * value + _SLOPES * slope * steps:
-        text = f"learning rate {rate:.4g}, by the schedule {value:.4g} ({rate / value:.3g} x)"
-        yield _found("learning rate", "critical", text, learning_rate=rate, expected_learning_rate=value)
-
-
-def _ahead(history: StepHistory, step: Step, jump: int) -> bool:
-    """Return a jump forward that the counter of samples does not show."""
-    samples, known, batch = step.samples, history.lines[-1].samples, step.batch_size
-    if samples is None or known is None or not batch:
-        return False
-    smallest = min(batch, history.lines[-1].batch or batch)
-    return samples - known < (1 - _SAMPLES) * smallest * jump - 2 * batch
 
 
 class ResumeDiscontinuity(Rule):
@@ -137,23 +48,19 @@ class ResumeDiscontinuity(Rule):
     name = "resume_discontinuity"
     listens = (ProgramExited,)
 
-    history: StepHistory = field(default_factory=StepHistory)
-    older: StepHistory | None = None
-    """The past before a restart that went wrong: the next attempt may continue from there."""
+    lines: list[PrintedStep] = field(default_factory=list)
+    """The lines of the run, thinned, without those of an attempt that did not continue."""
     attempt: int = 0
     schedule: str | None = None
     total: int | None = None
+    """Last iteration by the arguments."""
     found: list[dict[str, Any]] = field(default_factory=list)
-    found_at: float | None = None
+    found_at: float = 0.0
     found_iteration: int | None = None
-    expected_rate: float | None = None
-    """Expected learning rate of the first line after the restart, while the second line may still match."""
     deliberate: bool = False
     """True if the last restart had another plan."""
-    rate: float | None = None
-    """Last printed learning rate."""
-    rate_awaited: bool = False
-    """True if the attempt has begun and has not printed a learning rate."""
+    awaited: int = 0
+    """Number of lines of this attempt whose learning rate is still compared."""
     left_early: bool = False
     """True if the last attempt ended as planned before its last iteration, so that the next one must continue."""
 
@@ -163,105 +70,141 @@ class ResumeDiscontinuity(Rule):
         return False
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """Remember the lines. The first ones after a restart are compared."""
-        attempt = state.attempt
-        lines, number, changed = attempt.whole_lines, attempt.number, False
+        """Remember the lines. The first ones after a restart are compared.
+
+        DeepSpeed and the Trainer print the learning rate in a line of its own, and not at each step.
+        """
+        attempt, changed = state.attempt, False
         for step in steps:
             rate, iteration = step.learning_rate, step.iteration
-            if rate is not None:
-                self.rate = rate
             if step.counted:
-                if self.attempt != number:
+                if self.attempt != attempt.number:
                     changed |= self._resumed(state, step)
-                elif self.found:
-                    changed |= self._later(step, rate if lines else self.rate)
+                elif self.found and step.at - self.found_at >= _SHOWN_SECONDS:
+                    self.found, self.lines, changed = [], [], True
                 if self.schedule is None:
                     self.schedule, self.total = attempt.topology.schedule, attempt.train_iterations
-            if rate is not None and iteration and self.rate_awaited and self.attempt == number:
-                self.rate_awaited = False
-                changed |= self._first_rate(step)
-            if step.counted if lines else rate is not None and iteration:
-                self.history.add(PrintedStep(iteration, rate, step.batch_size, step.samples))
+            if self.attempt != attempt.number:
+                continue
+            if self.awaited and rate is not None and iteration:
+                changed |= self._compare_rate(step)
+            is_line = step.counted if attempt.whole_lines else rate is not None and iteration
+            if is_line and (self.deliberate or not self.found):
+                self._add(PrintedStep(iteration, rate, step.batch_size, step.samples))
         return changed
 
-    def _first_rate(self, step: Step) -> bool:
-        """Compare the first learning rate. DeepSpeed and the Trainer print it in a line of its own, and not at each
-        step.
-        """
-        history = self.older or self.history
-        jump = step.iteration - history.lines[-1].iteration if history.lines else 0
-        if not history.lines or jump > 2 * history.interval:
-            return False
-        found = list(_rate(history, step, max(history.interval, jump)))
-        if found:
-            self._take(step, found)
-            self.older, self.history = history, StepHistory()
-        return bool(found)
-
-    def _later(self, step: Step, rate: float | None) -> bool:
-        """Compare the second line, which may correct the first: a skipped step prints an arbitrary rate. Old findings
-        end.
-        """
-        expected, self.expected_rate = self.expected_rate, None
-        if expected is not None and rate is not None and abs(rate - expected) <= 2 * _LEARNING_RATE * expected:
-            self.found = [item for item in self.found if item["what"] != "learning rate"]
-            return True
-        if self.found_at is None or step.at - self.found_at < _SHOWN_SECONDS:
-            return False
-        self.found = []  # `evaluate` reports nothing from now on
-        return True
+    def _add(self, line: PrintedStep) -> None:
+        """Add a line. An iteration that was seen before is computed again and adds nothing."""
+        if self.lines and line.iteration <= self.lines[-1].iteration:
+            return
+        self.lines.append(line)
+        if len(self.lines) > _MAX_LINES:
+            self.lines[: _MAX_LINES // 2] = self.lines[: _MAX_LINES // 2 : 2]
 
     def _resumed(self, state: RunState, step: Step) -> bool:
-        had = bool(self.found)
-        self.attempt, self.expected_rate = state.attempt.number, None
-        pasts = [history for history in (self.history, self.older) if history is not None and history.lines]
-        compared = [(self._compare(state, history, step), history) for history in pasts]
-        found, history = min(compared, key=lambda pair: len(pair[0]), default=([], self.history))
-        plan = state.attempt.topology.schedule, state.attempt.train_iterations
+        """Compare the first step of an attempt. Return True if the finding has changed."""
+        had, plan = bool(self.found), (state.attempt.topology.schedule, state.attempt.train_iterations)
         self.deliberate = plan != (self.schedule, self.total)
         self.schedule, self.total = plan
-        self.found, self.rate_awaited = [], not state.attempt.whole_lines
-        self._take(step, found)
-        anew = bool(history.lines) and step.iteration <= history.lines[0].iteration
-        self.older, self.history = history if found else None, StepHistory() if found or anew else history
+        self.attempt, self.found, self.awaited = state.attempt.number, [], _COMPARED
+        self._take(step, list(self._values(state, step)))
+        if self.lines and step.iteration <= self.lines[0].iteration and not self.found:
+            self.lines = []
         self.left_early = False
-        return had or bool(found)
+        return had or bool(self.found)
+
+    def _compare_rate(self, step: Step) -> bool:
+        """Compare the first learning rate of an attempt. That of the next iteration may correct it."""
+        if self.awaited < _COMPARED and step.iteration == self.found_iteration:
+            return False
+        self.awaited -= 1
+        found = list(self._rate(step))
+        if self.awaited:
+            self._take(step, found)
+            return bool(found)
+        rest = [item for item in self.found if item["what"] != "learning rate"]
+        changed = not found and len(rest) < len(self.found)
+        if changed:
+            self.found = rest
+        return changed
 
     def _take(self, step: Step, found: list[dict[str, Any]]) -> None:
         for item in found:
             self.found.append(item | {"severity": "info"} if self.deliberate else item)
             self.found_at, self.found_iteration = step.at, step.iteration
-            if item["what"] == "learning rate":
-                self.expected_rate = float(item["expected_learning_rate"])
+        if found and self.deliberate:
+            self.lines = []  # the new plan is the past of the next attempt
 
-    def _compare(self, state: RunState, history: StepHistory, step: Step) -> list[dict[str, Any]]:
-        """Return all values that do not continue from this past."""
-        attempt = state.attempt
+    # --- the past -----------------------------------------------------------------------------------------------
+
+    def _interval(self) -> int:
+        """Return the iterations between the last two lines."""
+        return max(1, self.lines[-1].iteration - self.lines[-2].iteration) if len(self.lines) > 1 else 1
+
+    def _follows(self, iteration: int) -> bool:
+        """Return True if the position in the schedule is known: no lines or iterations were lost."""
+        return bool(self.lines) and iteration - self.lines[-1].iteration <= _COMPARED * self._interval()
+
+    def _around(self, iteration: int) -> tuple[PrintedStep, PrintedStep] | None:
+        """Return the lines before and after an iteration, or the last two for a later one. None: it precedes all known
+        lines.
+        """
+        lines = self.lines
+        if not lines or iteration < lines[0].iteration:
+            return None
+        after = min(max(1, bisect.bisect_left(lines, iteration, key=itemgetter(0))), len(lines) - 1)
+        return lines[max(0, after - 1)], lines[after]
+
+    def _at(self, column: Literal["rate", "samples"], iteration: int) -> tuple[float, float] | None:
+        """Return (value, its change per iteration) at an iteration by the lines around it."""
+        low, high = self._around(iteration) or (None, None)
+        one, two = getattr(low, column, None), getattr(high, column, None)
+        if low is None or high is None or one is None or two is None:
+            return None
+        steps = high.iteration - low.iteration
+        if not steps and iteration != low.iteration:
+            return None  # one line has no slope
+        slope = (two - one) / steps if steps else 0.0
+        return one + slope * (iteration - low.iteration), abs(slope)
+
+    def _values(self, state: RunState, step: Step) -> Iterator[dict[str, Any]]:
+        """Yield the values that do not continue, without the learning rate."""
         iteration = step.iteration
-        last, every = history.lines[-1].iteration, history.interval
-        jump = iteration - last
-        if jump > 2 * every:
-            # Lines or iterations were lost: the present position in the schedule is unknown.
-            if not _ahead(history, step, jump):
-                return []
-            text = f"continued at iteration {iteration} after {last}, but the consumed samples show no such jump"
-            return [_found("iteration", "warning", text, iteration=iteration, last_iteration=last)]
-        found: list[dict[str, Any]] = []
-        saved = state.learned.checkpoints.last_iteration
+        if not self._follows(iteration):
+            return
+        last, every, saved = self.lines[-1].iteration, self._interval(), state.learned.checkpoints.last_iteration
         resumes = self.left_early or not state.after_finish
         if saved is not None and resumes and iteration + every <= saved <= last and iteration <= every:
             text = f"began at iteration {iteration} although the checkpoint of iteration {saved} exists"
-            found.append(_found("iteration", "warning", text, iteration=iteration, last_checkpoint=saved))
-        if attempt.whole_lines:
-            found += _rate(history, step, max(every, jump))
+            yield _found("iteration", "warning", text, iteration=iteration, last_checkpoint=saved)
+        batch, sizes = step.batch_size or 0, [line.batch for line in self._around(iteration) or () if line.batch]
         # a ramp may grow, and a run from iteration 0 may have any size
-        found += _batch(history, step, grows=attempt.topology.rampup is not None, anew=iteration <= every)
-        found += _samples(history, step)
-        return found
+        grows = state.attempt.topology.rampup is not None and batch > max(sizes, default=0)
+        if batch and sizes and iteration > every and not (min(sizes) <= batch <= max(sizes) or grows):
+            text = f"batch size {batch}, before {max(sizes)}"
+            yield _found("batch size", "warning", text, global_batch_size=batch, expected_batch_size=max(sizes))
+        expected, _ = self._at("samples", iteration) or (None, None)
+        if step.samples is None or expected is None:
+            return
+        if abs(step.samples - expected) > _SAMPLES * expected + 2 * every * max(batch, *sizes, 0):
+            text = f"consumed samples {step.samples}, expected {expected:.0f}: data is repeated or skipped"
+            samples = {"consumed_samples": step.samples, "expected_samples": round(expected)}
+            yield _found("samples", "critical", text, **samples)
+
+    def _rate(self, step: Step) -> Iterator[dict[str, Any]]:
+        """Yield the learning rate if it does not continue."""
+        expected, rate = self._at("rate", step.iteration), step.learning_rate
+        if expected is None or rate is None or expected[0] <= 0 or not self._follows(step.iteration):
+            return
+        value, slope = expected
+        steps = max(self._interval(), step.iteration - self.lines[-1].iteration)
+        if abs(rate - value) > _LEARNING_RATE * value + _SLOPES * slope * steps:
+            text = f"learning rate {rate:.4g}, by the schedule {value:.4g} ({rate / value:.3g} x)"
+            yield _found("learning rate", "critical", text, learning_rate=rate, expected_learning_rate=value)
 
     def evaluate(self, state: RunState, now: float, _settings: RuleSettings) -> Finding:
         """Fire from the first line after the restart on."""
-        if not self.found or self.found_at is None or now - self.found_at >= _SHOWN_SECONDS:
+        if not self.found or now - self.found_at >= _SHOWN_SECONDS:
             return CLEAR
         worst: Severity = max((item["severity"] for item in self.found), key=lambda name: RANK[name])
         texts = "; ".join(item["text"] for item in self.found)
