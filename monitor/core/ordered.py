@@ -4,8 +4,10 @@ Agents send batches twice, late and in another order. A line waits for `HOLD` se
 counted and dropped, because the fold never goes back. Waiting lines are saved with the offset, so that each line counts
 once, also over a restart.
 
-If the sender's clock was set back, all further lines come late. Therefore the first late line and those after it wait
-until heartbeats show whether the clock was set. If it was, the lines get the timestamps of the clock as it was before.
+If the sender's clock was set back, further lines seem to be earlier than others. Therefore the first such line and
+those after it wait until a later line or heartbeats show whether the clock was set: then the time from the first line
+to the later one is as long as between their arrivals, while an earlier batch came late. If the clock was set, the lines
+get the timestamps of the clock as it was before.
 """
 
 from contextlib import suppress
@@ -38,6 +40,8 @@ class Ordered(Struct):
     """Bytes of the file in `lines`."""
     last: bytes = b""
     """Timestamp of the last released line."""
+    last_came: float = inf
+    """Instant at which that line came, if known."""
     let_go: set[bytes] = field(default_factory=set)
     """The released lines with that timestamp: a repetition is the same line."""
     late: int = 0
@@ -58,7 +62,7 @@ class Ordered(Struct):
         if end:
             for text in whole.split(b"\n"):
                 line = _moved((text[:STAMP], text + b"\n", len(text) + 1, now), self.shift)
-                self.may_be_late |= line[0] < self.last
+                self.may_be_late |= line[0] < max(self.last, self.lines[-1][0] if self.lines else b"")
                 self.lines.append(line)
                 self.size += len(text) + 1
 
@@ -98,6 +102,8 @@ class Ordered(Struct):
             else:
                 due.append((stamp, line))
                 known.add(line)
+        if found and found[-1][0] >= self.last:
+            self.last_came = found[-1][3]
         self.last = max(ready, self.last)
         self.let_go = {line for line in known if line.startswith(self.last)}
         return due, left_out
@@ -107,24 +113,36 @@ class Ordered(Struct):
         is known, shift the late lines and those after them, and hold none.
         """
         lines, many, back = self.lines, len(self.lines), (shift or 0.0) - self.shift
-        late = (place for place, line in enumerate(lines) if line[0] < self.last)
-        first = next(late, many) if self.may_be_late else many
+        newest, newest_came, first = self.last, self.last_came, many
+        for place, line in enumerate(lines if self.may_be_late else ()):
+            if line[0] < newest:
+                first = place
+                break
+            newest, newest_came = line[0], line[3]
         self.may_be_late = first < many
         if not self.may_be_late:
             self.shift += ceil(back) if live and back > 0.0 else 0
             return many
-        came, began = lines[first][3], _seconds(lines[first][0])
+        stamp, _, _, came = lines[first]
         if back <= 0.0:
             if now == inf or self.size >= _MAX_WAITING_BYTES:
                 return many
-            if shift is not None and now - came < _HEARTBEATS:
+            began, latest = _seconds(stamp), next((line for line in lines[first:] if line[0] >= newest), None)
+            if latest is not None and newest_came < inf:
+                back = came - newest_came + _seconds(newest) - began
+                if not _is_steady(lines[first], latest, back):
+                    return many
+            elif stamp >= self.last:  # the lines behind it have not been released either
+                held = next(place for place, line in enumerate(lines) if line[0] > stamp)
+                return many if now - came >= HOLD else held
+            elif shift is not None and now - came < _HEARTBEATS:
                 return first
-            if any(line[0] >= self.last for line in lines[first:]):
+            elif latest is not None:
                 return many
-            seconds = lines[-1][3] - came
-            if seconds < _ONLY_LATE or abs(_seconds(lines[-1][0]) - began - seconds) > _ONLY_LATE / 2.0:
-                return first if shift is None else many
-            back = _seconds(self.last) - began
+            else:
+                if lines[-1][3] - came < _ONLY_LATE or not _is_steady(lines[first], lines[-1]):
+                    return first if shift is None else many
+                back = _seconds(self.last) - began
         self.shift += ceil(back)
         lines[first:] = [_moved(line, ceil(back)) for line in lines[first:]]
         return many
@@ -141,6 +159,15 @@ class Ordered(Struct):
         self.lines = [(text[:STAMP], text, size, inf) for text, size in texts]
         self.size, self.last = sum(size for _, size in texts), str(saved["last"]).encode()
         self.let_go, self.shift = {str(text).encode() for text in saved["let_go"]}, saved["shift"]
+
+
+def _is_steady(
+    first: tuple[bytes, bytes, int, float], later: tuple[bytes, bytes, int, float], back: float = inf
+) -> bool:
+    """Return True if the timestamps are as far apart as the arrivals, compared with the time `back` that is to be
+    explained: then both lines come from one clock.
+    """
+    return abs(_seconds(later[0]) - _seconds(first[0]) - later[3] + first[3]) <= min(_ONLY_LATE, back) / 2.0
 
 
 def _moved(line: tuple[bytes, bytes, int, float], seconds: int) -> tuple[bytes, bytes, int, float]:

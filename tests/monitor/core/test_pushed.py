@@ -155,6 +155,21 @@ def test_an_agent_whose_clock_is_set_back_loses_nothing(pace: int, seconds: int,
     assert lab.reported == []
 
 
+@pytest.mark.parametrize("nodes", [(), ("node0",)])
+@pytest.mark.parametrize("seconds", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("pace", [1, 2, 3])
+def test_a_small_step_of_the_clock_loses_nothing(pace: int, seconds: int, nodes: tuple[str, ...]) -> None:
+    """Heartbeats do not show it, and some lines seem to have been written before others: the next line does."""
+    lab = Pushed(*nodes)
+    lab.push((0.0, arguments()))
+    for number in range(1, 121):
+        lab.push((lab.now - NOW - (seconds if number > 60 else 0), step(number)))
+        lab.wait(pace)
+    lab.wait(3)
+    assert (lab.iterations, lab.restarts, lab.counted("megatron_monitor_late_lines_total")) == (120.0, 0.0, 0.0)
+    assert lab.reported == []
+
+
 def test_a_clock_that_is_set_back_without_heartbeats() -> None:
     """Nothing is lost if only late lines come for ten seconds. A late batch is left out when a later line comes."""
     lab = Pushed()
