@@ -1,6 +1,6 @@
 """What HTTP reads: samples, the monitor's own counts, and the immutable Snapshot of all runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -125,8 +125,6 @@ class Snapshot(Struct, frozen=True):
     ready: bool = False
     behind_seconds: float = 0.0
     """Seconds for which some log had not been read or folded at `at`."""
-    members: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """In a group that shares a topic: address of each member's page -> its partitions."""
     ended: tuple[RunSnapshot, ...] = ()
     """Ended runs whose series are no longer exported, as last shown: for the page only."""
 

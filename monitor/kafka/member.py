@@ -1,17 +1,15 @@
-"""A member of the consumer group: a Shard for each of its partitions, and the pages of the other members.
+"""A member of the consumer group: a Shard for each of its partitions.
 
 All of it runs in the loop's thread. librdkafka fetches and keeps the group's session in its own threads and only calls
-back while `take` polls. Blocking calls (states of partitions, owners of the others) run in other threads.
+back while `take` polls. The states of partitions are read in other threads.
 """
 
 import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from megatron_monitor.config import Config
@@ -19,10 +17,9 @@ from megatron_monitor.core import Core
 from megatron_monitor.extensions import Service
 from megatron_monitor.kafka.records import headers_of
 from megatron_monitor.kafka.shard import Shard
-from megatron_monitor.kafka.state import Reader, StateError, StateRecord, prepare
+from megatron_monitor.kafka.state import StateRecord
 from megatron_monitor.services import StartError
 from megatron_monitor.snapshot import MonitorCounts, Snapshot
-from megatron_monitor.system.asking import Asking
 
 if TYPE_CHECKING:
     from megatron_monitor.daemon import Daemon
@@ -31,8 +28,6 @@ _log = logging.getLogger(__name__)
 
 _MAX_RECORDS = 2000  # consumed at once
 # Seconds:
-_PEERS_INTERVAL = 60.0  # between two looks at the owners of the other partitions: each reads all their states
-_REBALANCE = 5.0  # from a change of this member's partitions until the other members have theirs
 _REOPEN_DELAY = 5.0  # until a partition that could not be opened, or lost its transaction, is opened again
 _MESSAGE_SECONDS = 60.0  # for which the page shows an error of the brokers
 _GROUP = {
@@ -70,27 +65,20 @@ class Member(Service):
     def __init__(self, daemon: "Daemon") -> None:
         self._daemon, self._clock, self._config = daemon, daemon.clock, daemon.config
         self._topic = str(self._config.kafka.topic)
-        self._address = ""  # URL of this member's page
         self._shards: dict[int, Shard] = {}
         self._reopen: dict[int, float] = {}
         self._reported: dict[str, float] = {}  # warning -> monotonic time until which it is shown
         self._past_counts = MonitorCounts()  # of shards that this member had before
         self._counts: defaultdict[tuple[str, ...], float] = defaultdict(float)
-        self._partitions = 0
-        self._others: dict[int, str] = {}
-        self._peers: Asking[str, tuple[int, dict[int, str]] | None] = Asking(
-            "kafka peers", lambda _: self._find_members(), lambda _, __: None, 1
-        )
-        self._find_members_at = float("-inf")
         self._joined = self._expelled = False
         self._consumer: Any = None
 
     def start(self) -> None:
         """Join the group. Raises StartError for a property that librdkafka does not know."""
         self._config = config = self._daemon.followed
-        self._address = self._daemon.services.page_url or f"http://{self._daemon.services.address}/"
+        address = self._daemon.services.page_url or f"http://{self._daemon.services.address}/"
         try:
-            properties = {**config.kafka.properties(), **_GROUP, "client.id": f"megatron-monitor {self._address}"}
+            properties = {**config.kafka.properties(), **_GROUP, "client.id": f"megatron-monitor {address}"}
             self._consumer = Consumer(
                 {**properties, "group.id": config.kafka.group, "error_cb": self._error, "stats_cb": self._statistics}
             )
@@ -102,7 +90,7 @@ class Member(Service):
 
     def _assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Open the partitions, paused until each shard has read the offset to begin at from its state."""
-        self._joined, self._expelled, self._find_members_at = True, False, self._clock.monotonic() + _REBALANCE
+        self._joined, self._expelled = True, False
         assigned = [TopicPartition(self._topic, added.partition, 0) for added in partitions]
         consumer.incremental_assign(assigned)
         if assigned:
@@ -111,7 +99,7 @@ class Member(Service):
             self._open(added.partition)
 
     def _open(self, partition: int) -> None:
-        record = StateRecord(self._config.kafka, partition, self._address, self._partitions)
+        record = StateRecord(self._config.kafka, partition)
         _log.info("kafka: partition %d is assigned to this member", partition)
         self._shards[partition] = Shard(
             self._config, partition, record, self._clock, self._daemon.live.wake, self._daemon.links
@@ -126,7 +114,6 @@ class Member(Service):
         self._leave(consumer, partitions, save=False)
 
     def _leave(self, consumer: Consumer, partitions: Sequence[TopicPartition], *, save: bool) -> None:
-        self._find_members_at = self._clock.monotonic() + _REBALANCE
         for removed in partitions:
             self._reopen.pop(removed.partition, None)
             if removed.partition in self._shards:
@@ -161,11 +148,6 @@ class Member(Service):
             del self._reopen[partition]
             self._consumer.pause([TopicPartition(self._topic, partition)])
             self._open(partition)
-        for answer in self._peers.answers():
-            self._partitions, self._others = answer or (self._partitions, self._others)
-        if now >= self._find_members_at:
-            self._find_members_at = now + _PEERS_INTERVAL
-            self._peers.ask("members")
 
     def _close_and_reopen(self, partition: int, *, save: bool, seconds: float = 0.0) -> None:
         """Close the partition now, and open it again after `seconds`."""
@@ -235,16 +217,6 @@ class Member(Service):
             _log.warning("kafka: %s", sentence)
         self._reported[sentence] = self._clock.monotonic() + _MESSAGE_SECONDS
 
-    def _find_members(self) -> tuple[int, dict[int, str]] | None:
-        """Return the partition count, and partition -> page of its owner. Runs in a thread."""
-        try:
-            count = prepare(self._config.kafka)
-            with closing(Reader(self._config.kafka)) as reader:
-                states = {partition: reader.newest(partition) for partition in range(count)}
-        except (KafkaException, StateError, OSError):
-            return None  # the member that opens the partition reports the error
-        return count, {partition: state.address for partition, state in states.items() if state is not None}
-
     # --- what is shown ----------------------------------------------------------------------------------------------
 
     @property
@@ -257,9 +229,8 @@ class Member(Service):
         return [(shard.core, shard.now()) for shard in self.shards]
 
     def show(self, snapshots: list[Snapshot]) -> list[Snapshot]:
-        """Add the members with their partitions, and the counts of partitions that this member had before."""
-        first = msgspec.structs.replace(snapshots[0], members=self.members)
-        return [first, *snapshots[1:], Snapshot(at=0.0, monitor=self._past_counts.frozen(), ready=True)]
+        """Add the counts of partitions that this member had before."""
+        return [*snapshots, Snapshot(at=0.0, monitor=self._past_counts.frozen(), ready=True)]
 
     @property
     def ready(self) -> bool:  # type: ignore[override]
@@ -285,19 +256,8 @@ class Member(Service):
             problems.append(f"lines name no run, so that they are not monitored: {unnamed} (docs/pushed-logs.md)")
         return ". ".join(f"Kafka: {problem}" for problem in (*problems, *self._reported))
 
-    @property
-    def members(self) -> dict[str, list[int]]:
-        """Page of each member -> its partitions."""
-        members: dict[str, list[int]] = {}
-        for partition in sorted({*range(self._partitions), *self._shards, *self._others}):
-            is_local = partition in self._shards
-            address = self._address if is_local else self._others.get(partition, "")
-            if is_local or address != self._address:
-                members.setdefault(address, []).append(partition)
-        return members
-
     def count(self, counts: MonitorCounts) -> None:
-        """Count this member's partitions, the members, and the records by outcome."""
+        """Count this member's partitions and the records by outcome."""
         for shard in self._shards.values():
             for outcome, count in shard.counts.items():
                 self._counts["kafka_records_total", outcome] += count
@@ -305,7 +265,6 @@ class Member(Service):
         judging = len(self.shards)
         counts.set("kafka_partitions", judging, "judging")
         counts.set("kafka_partitions", len(self._shards) - judging, "opening")
-        counts.set("kafka_members", len([address for address in self.members if address]))
         counts.clear("kafka_lag")
         for (name, *labels), value in self._counts.items():
             if name != "kafka_lag" or int(labels[0]) in self._shards:
@@ -321,6 +280,5 @@ class Member(Service):
         """Save and leave the group: other members take over at once."""
         for partition in list(self._shards):
             self._close(partition, save=True)
-        self._peers.stop()
         if self._consumer is not None:
             self._consumer.close()

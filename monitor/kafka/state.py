@@ -6,14 +6,13 @@ the owner gives the partition up, and the next owner continues from the newest r
 
 import logging
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from megatron_monitor.config.inputs import KafkaSettings
-from megatron_monitor.kafka.records import headers_of
 from megatron_monitor.store import Parts, encoded
 
 _log = logging.getLogger(__name__)
@@ -33,13 +32,6 @@ def key_of(settings: KafkaSettings, partition: int) -> str:
     have their states in one topic.
     """
     return f"{settings.group}/{settings.topic}/{partition}"
-
-
-class RecoveredState(NamedTuple):
-    """The newest record of a partition."""
-
-    value: bytes
-    address: str  # of the page of the member that wrote it
 
 
 class StateError(Exception):
@@ -72,72 +64,14 @@ def prepare(settings: KafkaSettings) -> int:
     return count
 
 
-class Reader:
-    """Finds the newest record of a partition. For one thread."""
-
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._settings, self._topic, self._lines = settings, settings.state_topic, str(settings.topic)
-        self._consumer = Consumer(
-            {
-                **settings.properties(),
-                "group.id": f"{settings.group}.state",  # never committed, but required by librdkafka
-                "enable.auto.commit": "false",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": "true",
-                "fetch.wait.max.ms": "50",
-                "auto.offset.reset": "earliest",
-                "fetch.message.max.bytes": str(_MAX_RECORD_BYTES),
-                "receive.message.max.bytes": str(2 * _MAX_RECORD_BYTES),
-            }
-        )
-
-    def newest(self, partition: int) -> RecoveredState | None:
-        """Return the newest record; None if there is none. KafkaException."""
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=_TIMEOUT)
-        for behind in (4, 64, high - low):  # each transaction takes two offsets, even if aborted
-            if high > low and (state := self._last(partition, max(low, high - behind))) is not None:
-                return state
-        return None
-
-    def _last(self, partition: int, begin: int) -> RecoveredState | None:
-        """Return the partition's last record from offset `begin` on."""
-        key = key_of(self._settings, partition).encode()
-        self._consumer.assign([TopicPartition(self._topic, partition, begin)])
-        state = None
-        try:
-            while (message := self._consumer.poll(_TIMEOUT)) is not None:
-                error = message.error()
-                if error is None and message.key() != key:
-                    continue
-                if error is None:
-                    state = RecoveredState(message.value() or b"", headers_of(message).get("address", ""))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return state
-                else:
-                    raise KafkaException(error)
-        finally:
-            self._consumer.unassign()
-        raise StateError(f"{self._topic} was not read to its end within {_TIMEOUT:.0f} s")
-
-    def end(self, partition: int) -> int:
-        """Return the offset after the last record of the topic of lines. KafkaException."""
-        lines = TopicPartition(self._lines, partition)
-        return int(self._consumer.get_watermark_offsets(lines, timeout=_TIMEOUT)[1])
-
-    def close(self) -> None:
-        """Disconnect."""
-        self._consumer.close()
-
-
 class StateRecord:
     """Reads and writes the state of one partition, for its owner: `open` once, then `save`, each in its own thread."""
 
-    def __init__(self, settings: KafkaSettings, partition: int, address: str, partitions: int = 0) -> None:
-        """`address`: URL of this member's page. `partitions`: the topic's partition count; 0: unknown."""
-        self._settings, self._partition, self._address = settings, partition, address
+    def __init__(self, settings: KafkaSettings, partition: int) -> None:
+        self._settings, self._partition = settings, partition
         self._producer: Any = None
         self.parts: Parts = {}  # all parts of the record
-        self.partitions = partitions
+        self.partitions = 0  # of the topic
         self.end = 0  # end offset of the topic's partition when the record was read
         self.lost = False
         """Another member has the partition, or the result of a write is unknown: nothing more is written."""
@@ -146,8 +80,7 @@ class StateRecord:
     def open(self) -> bytes:
         """Fence the former owner and return its state, empty if there is none. KafkaException, StateError."""
         settings, partition = self._settings, self._partition
-        if partition >= self.partitions:
-            self.partitions = prepare(settings)
+        self.partitions = prepare(settings)
         if partition >= self.partitions:
             raise StateError(f"{settings.topic} has fewer partitions than it had")
         self._producer = Producer(
@@ -161,13 +94,46 @@ class StateRecord:
             logger=_log,  # else librdkafka writes to standard error what `write` logs
         )
         self._producer.init_transactions(_TIMEOUT)
-        with closing(Reader(settings)) as reader:
-            newest = reader.newest(partition)
-            self.end = reader.end(partition)
-        state = b"" if newest is None else newest.value
-        if not self.write(state):  # shows the other members the new owner
+        consumer = Consumer(
+            {
+                **settings.properties(),
+                "group.id": f"{settings.group}.state",  # never committed, but required by librdkafka
+                "enable.auto.commit": "false",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": "true",
+                "fetch.wait.max.ms": "50",
+                "auto.offset.reset": "earliest",
+                "fetch.message.max.bytes": str(_MAX_RECORD_BYTES),
+                "receive.message.max.bytes": str(2 * _MAX_RECORD_BYTES),
+            }
+        )
+        with closing(consumer):
+            newest = self._newest(consumer)
+            lines = TopicPartition(str(settings.topic), partition)
+            self.end = consumer.get_watermark_offsets(lines, timeout=_TIMEOUT)[1]
+        if not self.write(newest):  # later saves would be refused, too, and nothing would be sent
             raise StateError(self.trouble)
-        return state
+        return newest
+
+    def _newest(self, consumer: Consumer) -> bytes:
+        """Return the newest record; empty if there is none."""
+        topic, key = self._settings.state_topic, key_of(self._settings, self._partition).encode()
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, self._partition), timeout=_TIMEOUT)
+        for behind in (4, 64, high - low):  # each transaction takes two offsets, even if aborted
+            consumer.assign([TopicPartition(topic, self._partition, max(low, high - behind))])
+            state = b""
+            while high > low:
+                if (message := consumer.poll(_TIMEOUT)) is None:
+                    raise StateError(f"{topic} was not read to its end within {_TIMEOUT:.0f} s")
+                if (error := message.error()) is None:
+                    state = message.value() or b"" if message.key() == key else state
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    break
+                else:
+                    raise KafkaException(error)
+            if state:
+                return state
+        return b""
 
     def save(self, parts: Parts) -> bool:
         """Write the record with these parts replaced. False if the brokers refuse it."""
@@ -179,10 +145,9 @@ class StateRecord:
         if self.lost:
             return False
         producer, settings, partition = self._producer, self._settings, self._partition
-        key, headers = key_of(settings, partition), {"address": self._address}
         try:
             producer.begin_transaction()
-            producer.produce(settings.state_topic, data, key, partition=partition, headers=headers)
+            producer.produce(settings.state_topic, data, key_of(settings, partition), partition=partition)
             producer.commit_transaction(_TIMEOUT)
         except KafkaException as exception:
             error = exception.args[0]

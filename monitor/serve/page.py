@@ -84,7 +84,7 @@ def render_index(snapshot: Snapshot, now: float, choice: Choice | None = None, n
     choice = choice or Choice()
     rows = choice.rows_of(snapshot.all_runs, now)
     return _rendered(
-        "index.html", "", notice=notice, summary=summary(snapshot), members=snapshot.members, rows=rows, choice=choice,
+        "index.html", "", notice=notice, summary=summary(snapshot), rows=rows, choice=choice,
         incidents=_incidents(snapshot.incidents, now), any_run=bool(snapshot.all_runs),
         critical=sum(item["severity"] == "critical" for item in snapshot.incidents),
         runs=each_run(rows.shown, lambda run: _shown(run.page, now)),

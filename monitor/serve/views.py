@@ -98,8 +98,7 @@ def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") 
 
 def _runs(_request: Request, snapshot: Snapshot, now: float) -> Reply:
     runs = page.each_run(worst_first(snapshot.all_runs, now), _stated)
-    more = {"members": snapshot.members} if snapshot.members else {}
-    return _json({"at": now, "ready": snapshot.ready, "summary": page.summary(snapshot), "runs": runs, **more})
+    return _json({"at": now, "ready": snapshot.ready, "summary": page.summary(snapshot), "runs": runs})
 
 
 def _stated(run: RunSnapshot) -> dict[str, Any]:
