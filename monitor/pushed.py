@@ -66,7 +66,7 @@ class AgentStates(NamedTuple):
     beating: frozenset[str]
     """All agents that send heartbeats."""
     states: Mapping[str, int]
-    """State -> number of agents: active, stale, or without heartbeat (known only by their lines)."""
+    """State -> number of agents: active, stale, or refused."""
     behind: Mapping[str, float] = {}
     """Agent -> seconds by which its clock is behind ours, if known."""
     others_behind: float = 0.0
@@ -104,7 +104,6 @@ class AgentReport(Struct):
     written_at: float = 0.0
     """By the receiver's clock. Unix seconds."""
     agents: dict[str, Agent] = field(default_factory=dict)
-    without_heartbeat: int = 0
     others_behind: float = 0.0
 
     def states(self, now: float, age: float = 0.0) -> AgentStates:
@@ -114,8 +113,7 @@ class AgentReport(Struct):
         behind = {name: one.behind for name, one in self.agents.items() if one.behind is not None}
         refused = [name for name in stale if self.written_at - self.agents[name].refused + age <= LATE]
         states = {
-            "active": len(silent) - len(stale), "stale": len(stale) - len(refused), "refused": len(refused),
-            "without_heartbeat": self.without_heartbeat,
+            "active": len(silent) - len(stale), "stale": len(stale) - len(refused), "refused": len(refused)
         }  # fmt: skip
         return AgentStates(
             stale, frozenset(self.agents), states, behind, self.others_behind, None,

@@ -73,8 +73,6 @@ class Advice(Struct, frozen=True):
     followed: bool = False
     """True: all its files are readable and read to their ends."""
     progress_at: float | None = None
-    nodes: int = 0
-    """Number of the attempt's nodes that its log names."""
     neighbours: list[Neighbour] = field(default_factory=list)
     undecided: bool = False
     """True: the run of some lines of the job is not known yet."""

@@ -22,7 +22,6 @@ from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import Source
 from megatron_monitor.detectors.base import duration
 from megatron_monitor.incidents import Transition, amend
-from megatron_monitor.run.nodes import nodes_of
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import FailedRestart
 
@@ -140,7 +139,6 @@ class Advisor(Extension):
                 streams=[self._stream(source) for source in sources],
                 followed=not unread,
                 progress_at=state.unix(state.progress_at),
-                nodes=len(nodes_of(state)),
                 neighbours=[_neighbour(core.runs[name]) for name in sorted(replicas & core.runs.keys())],
                 undecided=any(source.waiting for source in waiting),
                 second_job=state.second_job,

@@ -44,16 +44,6 @@ _GROUP = {
     "queued.max.messages.kbytes": "16384",
     "isolation.level": "read_committed",
 }
-_HELP = {
-    KafkaError._ALL_BROKERS_DOWN: "no broker answers at {brokers}",
-    KafkaError._RESOLVE: "the names of {brokers} cannot be resolved",
-    KafkaError._AUTHENTICATION: "the brokers refuse the login: check kafka.client (sasl.*)",
-    KafkaError._SSL: "TLS with the brokers failed: check kafka.client (ssl.*)",
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic {topic} does not exist",
-    KafkaError._UNKNOWN_TOPIC: "the topic {topic} does not exist",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the brokers do not allow reading {topic}: allow READ and DESCRIBE",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "the brokers do not allow joining the group {group}: allow READ on it",
-}
 
 
 class Member(Service):
@@ -204,12 +194,10 @@ class Member(Service):
                 shard.contact_at = max(shard.contact_at, self._clock.monotonic() - leader["rxidle"] / 1e6)
 
     def _error(self, error: KafkaError) -> None:
-        settings = self._config.kafka
-        names = {"brokers": ", ".join(settings.bootstrap), "topic": self._topic, "group": settings.group}
         self._counts["kafka_errors_total", error.name()] += 1.0
         if error.code() == KafkaError._TRANSPORT:
             return  # one of several brokers; _ALL_BROKERS_DOWN follows if none is left
-        self._warn(_HELP[error.code()].format(**names) if error.code() in _HELP else error.str())
+        self._warn(error.str())
 
     def _warn(self, sentence: str) -> None:
         """Show the sentence in the log, and on the page for a minute."""

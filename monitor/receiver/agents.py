@@ -35,8 +35,7 @@ class Agents:
         self._path = path
         self._steady = SteadyClock(clock) if clock is not None else None
         self._lock = threading.Lock()
-        self._with_heartbeat: dict[str, Agent] = {}
-        self._without_heartbeat: dict[str, float] = {}  # agent -> Unix seconds of its last line
+        self._agents: dict[str, Agent] = {}  # those that send heartbeats
         self._delays: dict[str, deque[float]] = {}
         self._clock_set_by = 0.0  # seconds by which the receiver's clock was set since the start
 
@@ -48,7 +47,7 @@ class Agents:
 
     def restore(self, agents: Mapping[str, Agent]) -> None:
         """Add agents that were known before."""
-        self._with_heartbeat |= agents
+        self._agents |= agents
 
     def note(self, name: str, until: float, now: float, *, heartbeat: bool, refused: bool = False) -> None:
         """Note lines that came at `now` and were written at `until` by the agent's own clock (Unix seconds). `refused`:
@@ -56,16 +55,11 @@ class Agents:
         """
         with self._lock:
             self._follow_clock()
-            agent = self._with_heartbeat.get(name)
-            if agent is None and not heartbeat:
-                if len(self._without_heartbeat) < _MAX_AGENTS or name in self._without_heartbeat:
-                    self._without_heartbeat[name] = now
-                return
+            agent = self._agents.get(name)
             if agent is None:
-                if len(self._with_heartbeat) >= _MAX_AGENTS:
+                if not heartbeat or len(self._agents) >= _MAX_AGENTS:
                     return
-                agent = self._with_heartbeat[name] = Agent(0.0)
-                self._without_heartbeat.pop(name, None)
+                agent = self._agents[name] = Agent(0.0)
             if heartbeat:
                 self._measure(name, agent, now - until)
             offset = min(self._delays.get(name, (0.0,))) if agent.behind is None else agent.behind + agent.shift
@@ -91,7 +85,7 @@ class Agents:
 
     def offset(self, name: str) -> float:
         """Return the seconds to add to a time of its clock to get a time of the receiver's clock."""
-        agent = self._with_heartbeat.get(name)
+        agent = self._agents.get(name)
         difference = self._clock_set_by if agent is None else agent.behind or 0.0
         shift = 0.0 if agent is None else agent.shift
         return (difference if abs(difference) > _CLOCK_TOLERANCE else 0.0) + shift
@@ -100,17 +94,15 @@ class Agents:
         """Return the report at `now`, Unix seconds of the receiver's clock."""
         with self._lock:
             self._follow_clock()
-            seen = {name: agent.seen for name, agent in self._with_heartbeat.items()} | self._without_heartbeat
-            for name in [name for name, at in seen.items() if now - at > _FORGET_AGENT]:
-                self._with_heartbeat.pop(name, None)
-                self._without_heartbeat.pop(name, None)
+            for name in [name for name, agent in self._agents.items() if now - agent.seen > _FORGET_AGENT]:
+                del self._agents[name]
                 self._delays.pop(name, None)
             agents = {}
-            for name, agent in self._with_heartbeat.items():
+            for name, agent in self._agents.items():
                 behind = agent.behind if abs(agent.behind or 0.0) > _CLOCK_TOLERANCE else None
                 agents[name] = Agent(agent.seen, agent.refused, behind, agent.shift)
             others = self._clock_set_by if abs(self._clock_set_by) > _CLOCK_TOLERANCE else 0.0
-            return AgentReport(now, agents, len(self._without_heartbeat), others)
+            return AgentReport(now, agents, others)
 
     def save(self, now: float) -> None:
         """Write the report. Not synced: after a power cut all agents send heartbeats within seconds."""
@@ -122,11 +114,10 @@ class Agents:
         if self._steady is None or not (step := self._steady.look()):
             return
         self._clock_set_by += step
-        self._without_heartbeat = {name: at + step for name, at in self._without_heartbeat.items()}
         self._delays = {
             name: deque((delay + step for delay in delays), _DELAYS_KEPT) for name, delays in self._delays.items()
         }
-        for agent in self._with_heartbeat.values():
+        for agent in self._agents.values():
             agent.seen, agent.refused = agent.seen + step, agent.refused + step
             agent.behind = agent.behind + step if agent.behind is not None else None
 

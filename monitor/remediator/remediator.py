@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -24,10 +24,9 @@ from megatron_monitor.config import Config
 from megatron_monitor.config.remediations import Remediation, kinds
 from megatron_monitor.detectors.base import duration
 from megatron_monitor.identity.job_ids import valid
-from megatron_monitor.remediator.commands import LaterError
+from megatron_monitor.remediator.commands import LaterError, Slurm
 from megatron_monitor.remediator.permission import observed, of_job, proofs
 from megatron_monitor.remediator.plan import RefusedError, done_before, forbidden, plan
-from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.snapshot import MonitorCounts
 from megatron_monitor.system.clock import Clock
 
@@ -48,15 +47,6 @@ _Key = tuple[str, str, str]  # run, remediation, incident
 
 class StartError(Exception):
     """The remediator cannot start. The message says why and what to do."""
-
-
-class Slurm(Protocol):
-    """The operations on Slurm (commands.py)."""
-
-    def job(self, number: str) -> SlurmJob: ...  # noqa: D102
-    def check(self, execution: Execution, job: SlurmJob, record: Record) -> None: ...  # noqa: D102
-    def carry_out(self, execution: Execution, index: int) -> tuple[bool, str]: ...  # noqa: D102
-    def look(self, execution: Execution) -> None: ...  # noqa: D102
 
 
 class Files:

@@ -293,7 +293,7 @@ def test_lines_that_name_no_run(running: Callable[..., Running], caplog: pytest.
     for beat in ({"heartbeat": "fluent-bit"}, {"container": "heartbeat", "run": "agents"}):
         assert one.status(LOKI, loki("alive", labels={"agent": f"node{len(beat)}", **beat})) == 204
     assert one.counted()["lines_total unnamed"] == 3.0
-    assert one.states() == {"active": 2, "stale": 0, "refused": 0, "without_heartbeat": 1}
+    assert one.states() == {"active": 2, "stale": 0, "refused": 0}
     assert one.lines() == []
 
 

@@ -246,12 +246,7 @@ def test_agents(tmp_path: Path) -> None:
         agents.note("slow", 400.0 + second, 1001.0 + second, heartbeat=True)
     agents.note("silent", 1000.0, 1001.0, heartbeat=False)
     assert stale(agents, 1060.0) == {}
-    assert agents.report(1060.0).states(1060.0).states == {
-        "active": 2,
-        "stale": 0,
-        "refused": 0,
-        "without_heartbeat": 1,
-    }
+    assert agents.report(1060.0).states(1060.0).states == {"active": 2, "stale": 0, "refused": 0}
     agents.note("slow", 460.0, 1061.0, heartbeat=True)
     assert stale(agents, 1064.0) == {"node7": 1056.0}
     agents.note("node7", 1058.0, 1070.0, heartbeat=True)  # it lay in a queue
