@@ -98,7 +98,7 @@ class Dispatcher:
         self.core.unposted = self.poster.failing()
 
     def _post(self, now: float) -> None:
-        if self.poster.urls and not now < self._post_at <= now + _ALERTS:
+        if self.poster.lanes and not now < self._post_at <= now + _ALERTS:
             at, alerts = now + self.core.wall_offset, self.core.alerts
             self.poster.show(alerts.shown(at), at)
             self._post_at = min(now + _ALERTS, alerts.next_end(at) - self.core.wall_offset)

@@ -26,38 +26,31 @@ class Poster:
 
     def __init__(self, notifiers: Sequence[Notifier]) -> None:
         """Uses the Alertmanagers among these notifiers."""
-        found = [one for one in notifiers if isinstance(one, Alertmanager)]
-        self._notifiers = [(one, [_Lane(one, url) for url in one.urls]) for one in found]
-
-    @property
-    def urls(self) -> list[str]:
-        """The addresses of all Alertmanagers."""
-        return [url for one, _ in self._notifiers for url in one.urls]
+        self.lanes = [_Lane(one, url) for one in notifiers if isinstance(one, Alertmanager) for url in one.urls]
 
     def show(self, alerts: Sequence[Alert], now: float) -> None:
         """Post these alerts to all Alertmanagers at the next turn. `now`: Unix seconds."""
-        for notifier, lanes in self._notifiers:
-            content = notifier.content(alerts, now)
-            for lane in lanes:
-                lane.content, lane.due = content, -math.inf
+        for lane in self.lanes:
+            lane.content, lane.due = lane.notifier.content(alerts, now), -math.inf
 
     def turn(self, now: float) -> Counter[tuple[str, str]]:
         """Post what is due. Return (notifier, outcome) -> number of ended posts; outcome: sent, retried or failed."""
-        found = Counter({(notifier.name, outcome): 0 for notifier, _ in self._notifiers for outcome in _OUTCOMES})
-        for notifier, lanes in self._notifiers:
-            found.update((notifier.name, outcome) for lane in lanes for outcome in lane.turn(now))
+        found = Counter({(lane.notifier.name, outcome): 0 for lane in self.lanes for outcome in _OUTCOMES})
+        found.update((lane.notifier.name, outcome) for lane in self.lanes for outcome in lane.turn(now))
         return found
 
     def failing(self) -> dict[str, int]:
         """Return notifier -> number of Alertmanagers that did not accept the last post."""
-        return {notifier.name: sum(lane.failing for lane in lanes) for notifier, lanes in self._notifiers}
+        found = dict.fromkeys((lane.notifier.name for lane in self.lanes), 0)
+        for lane in self.lanes:
+            found[lane.notifier.name] += lane.failing
+        return found
 
     def stop(self, seconds: float) -> None:
         """Post new alerts once more, each Alertmanager within so many seconds."""
-        lanes = [lane for _, several in self._notifiers for lane in several]
-        for lane in lanes:
+        for lane in self.lanes:
             lane.turn(math.inf)
-        for lane in lanes:
+        for lane in self.lanes:
             lane.end(seconds)
 
 
@@ -66,7 +59,7 @@ class _Lane(Asking[_Content, str]):
 
     def __init__(self, notifier: Alertmanager, url: str) -> None:
         super().__init__(f"alerts-{notifier.name}", self._post, lambda _content, _error: "failed", 0)
-        self._notifier, self._url = notifier, api(url)
+        self.notifier, self._url = notifier, api(url)
         self.content: _Content | None = None
         """Alerts to post; None if there is nothing new."""
         self.due = -math.inf
@@ -88,11 +81,11 @@ class _Lane(Asking[_Content, str]):
     def _post(self, content: _Content) -> str:
         try:
             if content:
-                self._notifier.post(self._url, content)
+                self.notifier.post(self._url, content)
         except DeliveryError as error:
             level = logging.DEBUG if self.failing else logging.WARNING
             self.failing = True
-            _log.log(level, "notifier=%s %d alerts are posted again: %s", self._notifier.name, len(content), error)
+            _log.log(level, "notifier=%s %d alerts are posted again: %s", self.notifier.name, len(content), error)
             return "failed" if error.permanent else "retried"
         self.failing = False
         return "sent"

@@ -147,8 +147,6 @@ class Core(Watched):
             run.dirty = True
             self.touch(run.log.name)
         run.next_check = self.next_check(run, now)
-        for extension in self.extensions:
-            extension.evaluated(run)
         self._log_life(run)
         self.let_go(run, now)
         return transitions

@@ -25,8 +25,8 @@ class Runtime(NamedTuple):
 class Extension:
     """An optional part of one core, called by the loop's thread. A hook that is not overridden does nothing.
 
-    Instants are those of the core. Within a turn of the loop the order is: look, before_judgement and evaluated for
-    each run that is due, announce for each transition, act.
+    Instants are those of the core. Within a turn of the loop the order is: look, before_judgement for each
+    run that is due, announce for each transition, act.
     """
 
     name = ""
@@ -48,9 +48,6 @@ class Extension:
 
     def before_judgement(self, run: Run, now: float) -> None:
         """Called before a run is evaluated."""
-
-    def evaluated(self, run: Run) -> None:
-        """Called after a run was evaluated."""
 
     def announce(self, run: Run, transition: Transition, now: float) -> Transition:  # noqa: ARG002
         """Return the message of an incident that begins firing, perhaps with more evidence."""
