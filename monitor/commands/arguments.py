@@ -24,8 +24,6 @@ from megatron_monitor.identity.naming import watch_of
 from megatron_monitor.scalars import LONGEST_SECONDS, one_line, positive_seconds_of, seconds_of
 from megatron_monitor.system.clock import SystemClock
 
-_SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one key, e.g. detectors.hang.minimum=2s."
 )
@@ -163,19 +161,6 @@ def _duration(read: Callable[[object], float]) -> Callable[[object], float]:
 
 
 DURATION, POSITIVE_DURATION = _duration(seconds_of), _duration(positive_seconds_of)
-
-
-def count(value: object) -> int:
-    """Return the number for `104B`, `1.3B`, `350M` or a plain count."""
-    text = str(value).strip().upper()
-    scale = _SCALES.get(text[-1:])
-    try:
-        number = float(text[:-1]) * scale if scale else float(text)
-    except ValueError:
-        number = 0.0
-    if not 1 <= number < 1e18:
-        raise click.BadParameter(f"{value!r} is not a count; write 104B, 350M or 104e9")
-    return round(number)
 
 
 def pairs(_ctx: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[str, str]:

@@ -12,7 +12,6 @@ from megatron_monitor.archive import Read, read_archive, read_task, tasks_of
 from megatron_monitor.commands.arguments import (
     POSITIVE,
     ConfigOptions,
-    count,
     json_option,
     spooled,
     warn,
@@ -39,12 +38,12 @@ _FORMATS: dict[str, Callable[[Benchmark], str]] = {"markdown": as_markdown, "csv
 @click.option("--sort", type=click.Choice(list(SORTS)), default="seconds", show_default=True, help="Best first.")
 @click.option("--baseline", metavar="RUN", help="Show each run's difference and scaling efficiency to this one.")
 @click.option("--iterations", type=POSITIVE, help="Show the days to this many iterations.")
-@click.option("--tokens", type=count, help="Show the days to this many tokens, e.g. 400B.")
+@click.option("--tokens", type=click.FloatRange(1), help="Show the days to this many tokens, e.g. 400e9.")
 @click.option("--workers", type=POSITIVE, help="Processes that read; default: one a core for large archives.")
 @with_config
 def report(
     paths: tuple[str, ...], form: str, as_json: bool, output: TextIO | None, sort: str, baseline: str | None,
-    iterations: int | None, tokens: int | None, workers: int | None, given: ConfigOptions,
+    iterations: int | None, tokens: float | None, workers: int | None, given: ConfigOptions,
 ) -> None:  # fmt: skip
     r"""Make the benchmark table of PATH: one row a run, medians over steady iterations.
 
@@ -58,7 +57,7 @@ def report(
     """
     with spooled(paths) as files:
         config = given.configured(files)
-        options = Options(config.gpu_peak_tflops, iterations, tokens)
+        options = Options(config.gpu_peak_tflops, iterations, round(tokens) if tokens else None)
         rows = _rows(config, partial(read_task, config=config, options=options), workers)
     try:
         found = benchmark(rows, sort, baseline)

@@ -144,7 +144,7 @@ def test_baseline_and_days(tmp_path: Path) -> None:
     assert one["scaling_efficiency"] == pytest.approx(200 / 105.22 / 2)
     assert one["days"] == pytest.approx(95367 * 105.22 / 86400)
     assert one["petaflops"] == pytest.approx(149.02 * 384 / 1024)
-    by_tokens = rows(str(tmp_path), "--tokens", "400B")["one"]
+    by_tokens = rows(str(tmp_path), "--tokens", "400e9")["one"]
     assert by_tokens["days"] == pytest.approx(400e9 / (2048 * 2048) * 105.22 / 86400)
     wrong = command("report", tmp_path, "--baseline", "none", code=2)
     assert "there are" in wrong.stderr
