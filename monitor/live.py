@@ -140,7 +140,7 @@ class LiveCore:
 
     @property
     def over(self) -> bool:
-        """True if all input came from pipes (standard input, FIFOs), and these have ended."""
+        """True if all input came from standard input, and that has ended."""
         return self._follower is not None and self._follower.over and self._inbox.empty()
 
     def now(self) -> float:

@@ -18,7 +18,7 @@ from megatron_monitor.follow.mounts import read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import WatchedPath as Pattern
 from megatron_monitor.follow.patterns import has_magic
-from megatron_monitor.follow.pipes import STDIN, is_pipe
+from megatron_monitor.follow.pipes import STDIN
 from megatron_monitor.identity import named
 from megatron_monitor.identity.naming import watch_of
 from megatron_monitor.scalars import LONGEST_SECONDS, one_line, positive_seconds_of, seconds_of
@@ -103,7 +103,7 @@ def fail(*messages: object, code: int = 1) -> NoReturn:
 @contextmanager
 def spooled(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield the paths; standard input (`-`) and FIFOs, which can be read only once, are copied to temporary files."""
-    read_once = [path for path in paths if path == "-" or is_pipe(path, OsLayer())]
+    read_once = [path for path in paths if path == "-" or Path(path).is_fifo()]
     if not read_once:
         yield tuple(paths)
         return

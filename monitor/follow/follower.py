@@ -12,7 +12,7 @@ from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message, Positio
 from megatron_monitor.follow.mounts import Mounts, read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import WatchedPath
-from megatron_monitor.follow.pipes import FILE_SYSTEM, STDIN, PipeThread, is_pipe
+from megatron_monitor.follow.pipes import FILE_SYSTEM, STDIN, PipeThread
 from megatron_monitor.follow.readers import Mode, MountReader, Readers
 from megatron_monitor.follow.settings import STOP_SECONDS, FollowSettings
 from megatron_monitor.follow.waker import Waker
@@ -68,14 +68,16 @@ class Follower:
         self._readers = Readers(resume, self._settings, self._os)
         self._stopping = threading.Event()
         self._threads: dict[str, ReaderThread] = {}
-        self._pipes: dict[str, PipeThread] = {}
+        piped = any(watch.pattern == STDIN for watch in self._patterns)
+        self._pipe = PipeThread(messages, self._clock, self._stopping) if piped else None
         self._mount_thread = threading.Thread(target=self._watch_mounts, name="follow mounts", daemon=True)
         self._resolved: dict[str, str] = {}
-        self._pipes_checked: set[str] = set()
 
     def start(self) -> None:
         """Start the threads; returns at once."""
         self._mount_thread.start()
+        if self._pipe is not None:
+            self._pipe.start()
 
     def stop(self, timeout: float = STOP_SECONDS) -> bool:
         """End every thread within `timeout` seconds. False if one is abandoned in a call that does not return."""
@@ -94,15 +96,14 @@ class Follower:
             thread.waker.wake()
 
     def status(self) -> tuple[MountStatus, ...]:
-        """Return the status of each mount and pipe, from memory."""
-        pipes = [MountStatus(path, FILE_SYSTEM, "poll", True, 0.0) for path in list(self._pipes)]
-        return (*(thread.status() for thread in list(self._threads.values())), *pipes)
+        """Return the status of each mount and of standard input, from memory."""
+        piped = [MountStatus(STDIN, FILE_SYSTEM, "poll", True, 0.0)] if self._pipe is not None else []
+        return (*(thread.status() for thread in list(self._threads.values())), *piped)
 
     @property
     def over(self) -> bool:
-        """True if there are only pipes and all have ended."""
-        pipes = list(self._pipes.values())
-        return len(pipes) == len(self._patterns) and bool(pipes) and all(pipe.over for pipe in pipes)
+        """True if only standard input is followed, and it has ended."""
+        return self._pipe is not None and self._pipe.over and len(self._patterns) == 1
 
     @property
     def alive(self) -> bool:
@@ -114,20 +115,11 @@ class Follower:
         """Mounts come and go (autofs): start readers for new ones. The mount table never hangs."""
         files = [watch for watch in self._patterns if watch.pattern != STDIN]
         while not self._stopping.is_set():
-            self._start_pipes()
             for reader in self._readers.sync_readers(files, self._mounts(), self._resolve):
                 thread = ReaderThread(reader, self._messages, self._clock, self._stopping)
                 self._threads[reader.mount.point] = thread  # before the start: its first message may wake it
                 thread.start()
             self._stopping.wait(self._settings.discovery_interval)
-
-    def _start_pipes(self) -> None:
-        """Start a thread for each pipe. Each path is checked once: a FIFO that later replaces a file is not a log."""
-        for path in [watch.pattern for watch in self._patterns if watch.pattern not in self._pipes_checked]:
-            self._pipes_checked.add(path)
-            if self._ask(lambda path=path: is_pipe(path, self._os), False):  # type: ignore[misc]
-                pipe = self._pipes[path] = PipeThread(path, self._messages, self._clock, self._stopping)
-                pipe.start()
 
     def _resolve(self, path: str) -> str:
         """Return the path with links resolved (asked once), or unchanged if that takes too long."""

@@ -1,21 +1,16 @@
-"""Standard input and FIFOs: their messages, and the daemon that ends when they do."""
+"""Standard input: its messages, and the daemon that ends when it does."""
 
 import os
 import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from megatron_monitor.follow.follower import Follower
 from megatron_monitor.follow.inbox import Inbox
-from megatron_monitor.follow.messages import CaughtUp, Data, Message, Opened, Scanned, Unreadable
-from megatron_monitor.follow.os_layer import OsLayer
-from megatron_monitor.follow.patterns import WatchedPath
-from megatron_monitor.follow.pipes import STDIN, PipeThread, is_pipe
+from megatron_monitor.follow.messages import CaughtUp, Data, Message, Opened, Scanned
+from megatron_monitor.follow.pipes import PipeThread
 from megatron_monitor.system.clock import SystemClock
 from tests.e2e.conftest import TETHERED
 from tests.programs import MONITOR, slack
@@ -38,91 +33,27 @@ def _until(holds: Callable[[], bool]) -> None:
     raise AssertionError
 
 
-class Pipe:
-    """A FIFO with the thread that reads it."""
-
-    def __init__(self, path: Path) -> None:
-        os.mkfifo(path)
-        self.path, self.inbox, self.stopping = str(path), Inbox(64), threading.Event()
-        self.thread = PipeThread(self.path, self.inbox, SystemClock(), self.stopping)
-        self.taken: list[Message] = []
-        self.thread.start()
-
-    def take(self) -> list[Message]:
-        """All messages so far."""
-        self.taken += self.inbox.get_some()
-        return self.taken
-
-    def has(self, kind: type[Message]) -> bool:
-        """Has one of that kind come?"""
-        return any(isinstance(message, kind) for message in self.take())
-
-
-@pytest.fixture
-def pipe(tmp_path: Path) -> Iterator[Pipe]:
-    """One of a test."""
-    pipe = Pipe(tmp_path / "log")
-    yield pipe
-    pipe.stopping.set()
-    pipe.thread.join(slack(10.0))
-    assert not pipe.thread.is_alive()
-
-
-def test_messages(pipe: Pipe) -> None:
+def test_messages() -> None:
     """What is in the pipe first is backlog, what comes behind is live; the last writer's end is the stream's."""
-    with open(pipe.path, "wb", buffering=0) as writer:
-        writer.write(b"one\n")
-        _until(lambda: pipe.has(CaughtUp) and pipe.has(Scanned))
-        writer.write(b"two")
-        _until(lambda: sum(isinstance(message, Data) for message in pipe.take()) == 2)
-        assert not pipe.thread.over
-    pipe.thread.join(slack(10.0))
-    assert pipe.thread.over
-    kinds = [type(message) for message in pipe.take()]
-    assert kinds == [Opened, Data, CaughtUp, Scanned, Data]
-    assert [(m.offset, m.data) for m in pipe.taken if isinstance(m, Data)] == [(0, b"one\n"), (4, b"two")]
+    reader, writer = os.pipe()
+    inbox, taken = Inbox(64), list[Message]()
+    thread = PipeThread(inbox, SystemClock(), threading.Event(), reader)
+    thread.start()
 
+    def kinds() -> list[type]:
+        taken.extend(inbox.get_some())
+        return [type(message) for message in taken]
 
-def test_the_first_writer_is_waited_for(pipe: Pipe) -> None:
-    """A FIFO without a writer is no stream that has ended."""
-    _until(lambda: pipe.has(Scanned))
-    assert not pipe.thread.over
-
-
-def test_a_stream_that_is_not_there(tmp_path: Path) -> None:
-    """It is said, and it is over."""
-    inbox = Inbox(64)
-    thread = PipeThread(str(tmp_path / "none"), inbox, SystemClock(), threading.Event())
-    thread.run()
-    assert isinstance(inbox.get_some()[0], Unreadable)
+    os.write(writer, b"one\n")
+    _until(lambda: kinds() == [Opened, Data, CaughtUp, Scanned])
+    os.write(writer, b"two")
+    _until(lambda: kinds() == [Opened, Data, CaughtUp, Scanned, Data])
+    assert not thread.over
+    os.close(writer)
+    thread.join(slack(10.0))
     assert thread.over
-
-
-def test_what_is_a_stream(tmp_path: Path) -> None:
-    """Standard input, and a FIFO that is named; no file, no pattern, nothing that is absent."""
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "file").touch()
-    found = [path for path in (STDIN, *map(str, (tmp_path / "fifo", tmp_path / "file", tmp_path / "none")))
-             if is_pipe(path, OsLayer())]  # fmt: skip
-    assert found == [STDIN, str(tmp_path / "fifo")]
-    assert not is_pipe(str(tmp_path / "fif*"), OsLayer())
-
-
-def test_files_beside_a_stream_go_on(tmp_path: Path) -> None:
-    """The follower is over only where nothing but streams is followed."""
-    os.mkfifo(tmp_path / "fifo")
-    for patterns, over in (([tmp_path / "fifo"], True), ([tmp_path / "fifo", tmp_path / "file"], False)):
-        follower = Follower([WatchedPath(str(path)) for path in patterns], {}, Inbox(64))
-        follower.start()
-        with open(tmp_path / "fifo", "wb", buffering=0) as writer:
-            writer.write(b"x\n")
-            _until(lambda follower=follower: any(one.file_system == "pipe" for one in follower.status()))  # type: ignore[misc]
-        if over:
-            _until(lambda follower=follower: follower.over)  # type: ignore[misc]
-        else:
-            time.sleep(0.3)
-            assert not follower.over
-        assert follower.stop(10.0)
+    assert [(m.offset, m.data) for m in taken if isinstance(m, Data)] == [(0, b"one\n"), (4, b"two")]
+    os.close(reader)
 
 
 def test_the_daemon_on_standard_input(tmp_path: Path) -> None:
