@@ -218,7 +218,6 @@ Sha256 = Annotated[
     str, _shaped(r"[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits, never the token itself", secret=True)
 ]
 MailAddress = Annotated[str, _shaped(r"[\w!#$%&'*+./=?^`{|}~-]+@[\w.-]+", "a mail address such as on-call@example.org")]
-RoutingKey = Annotated[str, _shaped(r"[0-9A-Za-z]{32}", "PagerDuty's integration key of 32 characters", secret=True)]
 Seconds = Annotated[float, Meta(extra={"read": seconds_of})]
 PositiveSeconds = Annotated[float, Meta(extra={"read": positive_seconds_of})]
 Ratio = Annotated[float, Meta(extra={"read": ratio_of})]

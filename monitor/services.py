@@ -81,7 +81,9 @@ class Services:
     def _secure(self, tls: Tls | None) -> None:
         """Set up authentication and allowed host names, with a warning if anyone has access."""
         web, server = self._config.web, self._server
-        server.tls, server.auth = tls, Auth(web.basic_auth_users) if web.basic_auth_users else None
+        server.tls = tls
+        self._auth = Auth(web.basic_auth_users)
+        server.auth = self._auth.allows if web.basic_auth_users else None
         public = urlsplit(self._config.external_url or "").hostname
         listen = host_and_port(self._config.listen)[0]
         server.hosts = Hosts(listen, server.address[0], web.allowed_hosts, public)
@@ -136,5 +138,4 @@ class Services:
     def stop_server(self) -> None:
         """Stop the server and release its address."""
         self._server.stop(_STOP_SECONDS)
-        if self._server.auth is not None:
-            self._server.auth.close()
+        self._auth.close()

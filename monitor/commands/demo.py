@@ -28,8 +28,7 @@ _SETTINGS = (
 @click.option("--fault", default="hang", show_default=True, metavar="KIND", help="See `simulate --help`.")
 @click.option("--listen", default="127.0.0.1:9843", show_default=True, help="Address of the page.")
 @click.option("--iterations", type=click.IntRange(20), default=240, show_default=True)
-@click.option("--exit-after", type=float, default=None, help="Exit after this many seconds.")
-def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> None:
+def demo(fault: str, listen: str, iterations: int) -> None:
     """Start here: play a training run at four iterations a second, with a fault half way, and watch it.
 
     The log and the daemon's state are written to a temporary directory, which is deleted at the end.
@@ -61,8 +60,6 @@ def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> 
             threading.Thread(target=_play, args=(scenario, log, bar), name="training", daemon=True).start()
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: daemon.stop())
-            if exit_after is not None:
-                threading.Timer(exit_after, daemon.stop).start()
             daemon.run()
 
 

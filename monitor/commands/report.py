@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import TextIO
 
 import click
 
@@ -34,7 +33,6 @@ _FORMATS: dict[str, Callable[[Benchmark], str]] = {"markdown": as_markdown, "csv
 @click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="markdown", show_default=True,
               help="Format of the table.")  # fmt: skip
 @json_option
-@click.option("-o", "--output", type=click.File("w", "utf-8"), help="File; standard output if none.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="seconds", show_default=True, help="Best first.")
 @click.option("--baseline", metavar="RUN", help="Show each run's difference and scaling efficiency to this one.")
 @click.option("--iterations", type=POSITIVE, help="Show the days to this many iterations.")
@@ -42,7 +40,7 @@ _FORMATS: dict[str, Callable[[Benchmark], str]] = {"markdown": as_markdown, "csv
 @click.option("--workers", type=POSITIVE, help="Processes that read; default: one a core for large archives.")
 @with_config
 def report(
-    paths: tuple[str, ...], form: str, as_json: bool, output: TextIO | None, sort: str, baseline: str | None,
+    paths: tuple[str, ...], form: str, as_json: bool, sort: str, baseline: str | None,
     iterations: int | None, tokens: float | None, workers: int | None, given: ConfigOptions,
 ) -> None:  # fmt: skip
     r"""Make the benchmark table of PATH: one row a run, medians over steady iterations.
@@ -53,7 +51,7 @@ def report(
     Examples:
       megatron-monitor report /logs/tuning
       megatron-monitor report /logs/tuning --baseline tp8-pp12 --iterations 95367
-      megatron-monitor report /logs/tuning --format csv -o report.csv
+      megatron-monitor report /logs/tuning --format csv > report.csv
     """
     with spooled(paths) as files:
         config = given.configured(files)
@@ -64,13 +62,11 @@ def report(
     except LookupError as error:
         raise click.BadParameter(str(error.args[0]), param_hint="--baseline") from error
     write = json_of if as_json else _FORMATS[form]
-    if write is as_markdown and output is None and sys.stdout.isatty():
+    if write is as_markdown and sys.stdout.isatty():
         show_on_terminal(found)
-    elif output is None:
+    else:
         result = write(found)
         click.echo(result, nl=not result.endswith("\n"))
-    else:
-        output.write(write(found))
     sys.exit(0 if rows else 1)
 
 

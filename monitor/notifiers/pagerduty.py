@@ -21,22 +21,14 @@ _MAX_SUMMARY: Final = 1024  # characters; PagerDuty refuses more
 class PagerDuty(Posting, frozen=True, kw_only=True, tag_field="type", tag="pagerduty"):
     """A service of PagerDuty, by its integration "Events API v2"."""
 
-    routing_key: scalars.RoutingKey | None = None
-    routing_key_file: FilePath | None = None
-    """A file with the key, read at each delivery."""
+    routing_key_file: FilePath
+    """A file with the integration key, read at each delivery."""
     url: scalars.Url = "https://events.pagerduty.com/v2/enqueue"
     """The API's address. In the EU: https://events.eu.pagerduty.com/v2/enqueue."""
 
-    def problems(self) -> scalars.Problems:
-        """Yield what is wrong with the combination of values."""
-        if (self.routing_key is None) == (self.routing_key_file is None):
-            yield "", "expected exactly one of routing_key, routing_key_file"
-        yield from Posting.problems(self)
-
     def send(self, message: Transition) -> str:
         """Trigger or resolve the incident. Raises DeliveryError."""
-        key = self.routing_key or secret(str(self.routing_key_file))
-        return self.post(self.url, {"routing_key": key, **_event(message)})
+        return self.post(self.url, {"routing_key": secret(self.routing_key_file), **_event(message)})
 
 
 def _event(message: Transition) -> dict[str, Any]:

@@ -73,9 +73,6 @@ class Credentials:
         given = hashlib.sha256(secret).hexdigest()
         return next((tenant for digest, tenant in self._tenants.items() if hmac.compare_digest(given, digest)), None)
 
-    def close(self) -> None:
-        """Do nothing; the server calls it for each kind of credentials."""
-
 
 @dataclass(slots=True)
 class _Tenant:
@@ -137,7 +134,7 @@ class Receiver:
         self._settings, self._watches = config.receiver, config.runs
         self._spool.size = self._settings.spool_size
         self._credentials = Credentials(self._settings.tenants)
-        self.server.auth = self._credentials if self._settings.tenants else None
+        self.server.auth = self._credentials.allows if self._settings.tenants else None
         host = host_and_port(self._settings.listen or "localhost:0")[0]
         self.server.hosts = Hosts(host, self.server.address[0])
         tls = config.web.tls_server_config

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Protocol
 
 import bcrypt
 
@@ -24,18 +23,6 @@ _BCRYPT_BYTES = 72  # bcrypt ignores the rest of a password
 
 class TooManyGuessesError(Exception):
     """Too many passwords are waiting to be checked."""
-
-
-class Authority(Protocol):
-    """A check of credentials."""
-
-    async def allows(self, header: str | None) -> bool:
-        """Return True if the `Authorization` header is accepted. TooManyGuessesError."""
-        ...
-
-    def close(self) -> None:
-        """End its threads."""
-        ...
 
 
 class Auth:

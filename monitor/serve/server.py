@@ -19,7 +19,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from megatron_monitor.serve.auth import Authority, Hosts, TooManyGuessesError
+from megatron_monitor.serve.auth import Hosts, TooManyGuessesError
 from megatron_monitor.serve.exchange import (
     Application,
     Limits,
@@ -129,8 +129,10 @@ class HttpServer:
         self._max_connections = max(8, min(self.limits.connections, soft // 4 if soft > 0 else self.limits.connections))
         self.tls: Tls | None = None
         """May change while the server runs; new connections use it."""
-        self.auth: Authority | None = None
-        """May change while the server runs; the next request uses it, as for `hosts`."""
+        self.auth: Callable[[str | None], Awaitable[bool]] | None = None
+        """Returns True if the `Authorization` header is accepted, or raises TooManyGuessesError. May change while the
+        server runs; the next request uses it, as for `hosts`.
+        """
         self.hosts: Hosts | None = None
         self.public: frozenset[str] = frozenset()
         """Paths that need no credentials."""
@@ -326,7 +328,7 @@ class HttpServer:
         if self.auth is None or request.path in self.public:
             return None
         try:
-            if await self.auth.allows(request.headers.get("authorization")):
+            if await self.auth(request.headers.get("authorization")):
                 return None
         except TooManyGuessesError:
             return text_reply(503, "too many passwords are being checked\n")

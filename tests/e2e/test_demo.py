@@ -15,8 +15,7 @@ from tests.programs import MONITOR, slack
 def test_the_demo_shows_its_run_and_its_hang(tmp_path: Path) -> None:
     """`demo` prints the address; the simulated run appears, hangs half way, and the incident is told."""
     process = subprocess.Popen(
-        [*MONITOR, "demo", "--listen", "127.0.0.1:0",
-         "--iterations", "24", "--exit-after", "45"],
+        [*MONITOR, "demo", "--listen", "127.0.0.1:0", "--iterations", "24"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     try:

@@ -98,7 +98,6 @@ def test_run_once_of_a_missing_file_fails(tmp_path: Path) -> None:
     "words",
     [
         "run --once", "run --config", "replay", "report", "check-config", "simulate -o",
-        f"report {__file__} -o",
         "forward x.log --to http://127.0.0.1:9 --token-file",
     ],
 )  # fmt: skip

@@ -223,9 +223,8 @@ def test_the_commands_of_docs_report_run_in_order(tmp_path: Path, monkeypatch: p
     assert len(lines) > 6
     for line in lines:
         _, *arguments = shlex.split(line)
-        result = command(*arguments)
-        written = arguments[arguments.index("-o") + 1] if "-o" in arguments else None
-        assert (tmp_path / written).stat().st_size > 100 if written else result.stdout
+        result = command(*arguments[: arguments.index(">") if ">" in arguments else None])
+        assert Path(arguments[-1]).exists() if "-o" in arguments else result.stdout
     text = invoke(".", "--baseline", "monday", "--iterations", "9").stdout
     heads = text.splitlines()[0].strip("| ").split("|")
     named = {name for cell in re.findall(r"^\| ([A-Z][^|]*?) \|", page, re.MULTILINE) for name in cell.split(", ")}

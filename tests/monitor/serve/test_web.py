@@ -78,7 +78,7 @@ def client(certificates: Certificates, **versions: ssl.TLSVersion) -> ssl.SSLCon
 def test_who_is_let_in(serve: Serve, headers: dict[str, str], status: int) -> None:
     """The right user with the right password, and nobody else."""
     server = serve()
-    server.auth = Auth({"prometheus": HASH})
+    server.auth = Auth({"prometheus": HASH}).allows
     assert ask(server, headers=headers) == status
     assert ask(server, headers=headers) == status  # by memory
 
@@ -100,7 +100,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def test_a_scrape_pays_for_bcrypt_once(serve: Serve, checked: list[bytes]) -> None:
     """The first request costs what bcrypt costs, the others nothing; a wrong password costs each time."""
     server = serve()
-    server.auth = Auth({"prometheus": HASH})
+    server.auth = Auth({"prometheus": HASH}).allows
     for _ in range(5):
         assert ask(server, headers=basic("prometheus", "correct horse")) == 200
         assert ask(server, headers=basic("prometheus", "wrong horse")) == 401
@@ -110,7 +110,7 @@ def test_a_scrape_pays_for_bcrypt_once(serve: Serve, checked: list[bytes]) -> No
 def test_an_unknown_user_costs_what_a_wrong_password_costs(serve: Serve, checked: list[bytes]) -> None:
     """Bcrypt runs for both, with the same cost: the time does not reveal which users exist."""
     server = serve()
-    server.auth = Auth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(5)).decode()})
+    server.auth = Auth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(5)).decode()}).allows
     assert ask(server, headers=basic("prometheus", "guess")) == 401
     assert ask(server, headers=basic("nobody", "guess")) == 401
     assert [digest[:7] for digest in checked] == [b"$2b$05$", b"$2b$05$"]
@@ -120,7 +120,7 @@ def test_an_unknown_user_costs_what_a_wrong_password_costs(serve: Serve, checked
 def test_a_flood_of_guesses_is_bounded(serve: Serve) -> None:
     """Of many guesses at once few wait; known users get in meanwhile."""
     server = serve()
-    server.auth = Auth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(12)).decode()})
+    server.auth = Auth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(12)).decode()}).allows
     assert ask(server, headers=basic("prometheus", "pass")) == 200
     with ExitStack() as stack:
         for number in range(100):
@@ -135,14 +135,15 @@ def test_a_flood_of_guesses_is_bounded(serve: Serve) -> None:
 def test_who_leaves_while_the_password_is_checked(serve: Serve) -> None:
     """Leaves nothing behind, though the password was right."""
     server = serve()
-    server.auth = Auth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(12)).decode()})
+    auth = Auth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(12)).decode()})
+    server.auth = auth.allows
     header = basic("prometheus", "pass")["Authorization"]
     for _ in range(3):
         with socket.create_connection(server.address, timeout=10) as leaving:
             leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by a reset
             leaving.sendall(f"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: {header}\r\n\r\n".encode())
             wait(lambda: server.connections == 1, 2.0, "the request is there")
-    wait(lambda: bool(server.auth and server.auth._known), 10.0, "the password is checked")
+    wait(lambda: bool(auth._known), 10.0, "the password is checked")
     wait(lambda: server.connections == 0, 2.0, "no connection is left")
 
 
@@ -150,7 +151,7 @@ def test_a_long_password_and_a_hash_of_the_old_prefix(serve: Serve) -> None:
     """Bcrypt looks at 72 bytes; a longer password is no error. $2a$ and $2y$ are the same hash."""
     password = "p" * 100
     server = serve()
-    server.auth = Auth({"u": bcrypt.hashpw(b"p" * 72, bcrypt.gensalt(4, b"2a")).decode()})
+    server.auth = Auth({"u": bcrypt.hashpw(b"p" * 72, bcrypt.gensalt(4, b"2a")).decode()}).allows
     assert ask(server, headers=basic("u", password)) == 200
 
 
