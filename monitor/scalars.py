@@ -186,9 +186,6 @@ def _shaped(pattern: str, description: str, **extra: bool) -> Meta:
 
 Regex = Annotated[str, Meta(extra={"read": regex_of})]
 Listen = Annotated[str, Meta(extra={"read": listen_of})]
-HostPattern = Annotated[
-    str, _shaped(r"[A-Za-z0-9*_.-]{1,253}", "a host's name without a port, such as monitor.example or *.example")
-]
 Url = Annotated[str, Meta(extra={"read": url_of, "secret": True})]
 PublicUrl = Annotated[str, Meta(extra={"read": url_of})]
 Name = Annotated[

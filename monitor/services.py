@@ -86,7 +86,7 @@ class Services:
         server.auth = self._auth.allows if web.basic_auth_users else None
         public = urlsplit(self._config.external_url or "").hostname
         listen = host_and_port(self._config.listen)[0]
-        server.hosts = Hosts(listen, server.address[0], web.allowed_hosts, public)
+        server.hosts = Hosts(listen, server.address[0], public)
         asked = web.tls_server_config is not None and web.tls_server_config.client_ca_file is not None
         self._app.notice = ""
         if not (is_loopback(server.address[0]) or server.auth is not None or asked):

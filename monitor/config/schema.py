@@ -74,10 +74,6 @@ class Web(Struct, frozen=True, kw_only=True):
     tls_server_config: TlsServer | None = None
     basic_auth_users: Mapping[Name, scalars.BcryptHash] = msgspec.field(default_factory=scalars.empty)
     """User -> bcrypt hash of the password."""
-    allowed_hosts: tuple[scalars.HostPattern, ...] = ()
-    """Globs of host names that a request may name; addresses and localhost are always allowed. Empty: any name with a
-    password or a client certificate, no other name on a loopback address (monitor/serve/auth.py).
-    """
 
 
 # One field per rule, of its settings class: a rule is registered in monitor/detectors only.

@@ -10,9 +10,8 @@ import hashlib
 import hmac
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import bcrypt
@@ -95,24 +94,21 @@ class Hosts:
     """The `Host` names that are allowed, as a protection against DNS rebinding.
 
     In that attack a web page makes its own name point to 127.0.0.1, and its visitor's browser then sends requests under
-    that name. A daemon on a loopback address therefore allows only addresses, localhost, its own names and
-    `web.allowed_hosts`. On another address every name is allowed unless `web.allowed_hosts` is set.
+    that name. A daemon on a loopback address therefore allows only addresses, localhost, its own names and that of
+    `external_url`. On another address every name is allowed.
     """
 
-    def __init__(self, listen: str, address: str, allowed: Sequence[str] = (), public: str | None = None) -> None:
-        """`listen` is the configured host, `address` the resolved one, `allowed` are globs, `public` is the page's
-        public name.
-        """
-        self._any = not allowed and not is_loopback(address)
-        self._names = ["localhost", "*.localhost", socket.gethostname().lower()]
-        self._names += [name.lower() for name in (listen, public, *allowed) if name]
+    def __init__(self, listen: str, address: str, public: str | None = None) -> None:
+        """`listen` is the configured host, `address` the resolved one, `public` the page's public name."""
+        self._any = not is_loopback(address)
+        self._names = {"localhost", socket.gethostname().lower(), listen.lower(), (public or "localhost").lower()}
 
     def allow(self, header: str | None) -> bool:
         """Return True if the `Host` header is allowed. A browser always sends one, so None is allowed."""
         if self._any or header is None:
             return True
         host = _host_of(header)
-        return _address(host) is not None or any(fnmatchcase(host, name) for name in self._names)
+        return _address(host) is not None or host in self._names or host.endswith(".localhost")
 
 
 def _host_of(header: str) -> str:

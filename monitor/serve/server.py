@@ -324,7 +324,7 @@ class HttpServer:
         if not request.path:
             return text_reply(400, "not understood\n")
         if self.hosts is not None and not self.hosts.allow(request.headers.get("host")):
-            return text_reply(421, "this Host name is not allowed: see web.allowed_hosts in the configuration\n")
+            return text_reply(421, "this Host name is not allowed: set external_url in the configuration\n")
         if self.auth is None or request.path in self.public:
             return None
         try:

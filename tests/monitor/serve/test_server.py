@@ -167,20 +167,16 @@ def test_who_pipelines_and_never_reads_holds_nobody_up(serve: Serve) -> None:
         assert max(duration) < slack(1.0)
 
 
-@pytest.mark.parametrize(("listen", "address", "allowed", "host", "passes"), [
-    ("127.0.0.1", "127.0.0.1", [], "evil.example", False), ("127.0.0.1", "127.0.0.1", [], "evil.example:9843", False),
-    ("127.0.0.1", "127.0.0.1", [], "127.0.0.1.evil.example", False), ("::1", "::1", [], "[::1]:9843", True),
-    ("127.0.0.1", "127.0.0.1", [], "localhost:9843", True), ("127.0.0.1", "127.0.0.1", [], "127.0.0.1:1", True),
-    ("127.0.0.1", "127.0.0.1", ["*.my.example"], "a.my.example:443", True), ("127.0.0.1", "127.0.0.1", [], None, True),
-    ("127.0.0.1", "127.0.0.1", ["*.my.example"], "a.my.example.evil", False),
-    ("0.0.0.0", "0.0.0.0", [], "login1.cluster", True), ("0.0.0.0", "0.0.0.0", ["login1"], "evil.example", False),
-    ("login1", "10.0.0.1", ["x"], "LOGIN1.:9843", True),
+@pytest.mark.parametrize(("address", "host", "passes"), [
+    ("127.0.0.1", "evil.example", False), ("127.0.0.1", "evil.example:9843", False), ("127.0.0.1", None, True),
+    ("127.0.0.1", "127.0.0.1.evil.example", False), ("::1", "[::1]:9843", True), ("127.0.0.1", "127.0.0.1:1", True),
+    ("127.0.0.1", "localhost:9843", True), ("127.0.0.1", "a.localhost:443", True), ("0.0.0.0", "login1.cluster", True),
+    ("127.0.0.1", "a.my.example:443", True), ("127.0.0.1", "a.my.example.evil", False),
+    ("127.0.0.1", "LOGIN1.:9843", True),
 ])  # fmt: skip
-def test_a_name_that_is_not_ours_is_not_answered(
-    listen: str, address: str, allowed: list[str], host: str | None, passes: bool
-) -> None:
+def test_a_name_that_is_not_ours_is_not_answered(address: str, host: str | None, passes: bool) -> None:
     """A page that lets its own name point to a loopback daemon reads nothing of it."""
-    assert Hosts(listen, address, allowed).allow(host) is passes
+    assert Hosts("login1", address, "A.my.example").allow(host) is passes
 
 
 def test_a_foreign_name_gets_421_and_an_open_door_is_said(caplog: pytest.LogCaptureFixture) -> None:
