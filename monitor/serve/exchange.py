@@ -81,13 +81,6 @@ def packed(reply: Reply, request: Request) -> Reply:
     return reply._replace(body=gzip.compress(reply.body, _GZIP_LEVEL, mtime=0), headers=headers)
 
 
-def too_large(request: Request) -> Reply:
-    """Return the refusal of a body where none is accepted."""
-    if request.method in ("GET", "HEAD"):
-        return text_reply(413, "a request has no body here\n")
-    return text_reply(405, "only GET and HEAD are served here\n")
-
-
 def request_of(scope: Mapping[str, Any]) -> Request:
     """Return the request of an ASGI scope, without its body."""
     raw, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import h11
@@ -28,13 +29,13 @@ from megatron_monitor.serve.exchange import (
     packed,
     request_of,
     text_reply,
-    too_large,
 )
 from megatron_monitor.serve.tls import Tls
 
 _log = logging.getLogger(__name__)
 _HEAD_CHUNK = 4096  # bytes that are parsed together: a head may exceed its limit by this much
 _BACKLOG = 256
+_SEND_BUFFER = 256 * 1024  # bytes of an answer that the system holds for a client that does not read
 _DRAIN_SECONDS = 1.0  # to read the rest of a refused body: a connection reset would destroy the answer
 _PROBES = frozenset({"/-/healthy", "/-/ready", "/ready"})
 _HEADERS = [
@@ -153,7 +154,7 @@ class HttpServer:
         threads = {"page": self.limits.threads, "metrics": 2, "probe": 1}
         self._executors = {kind: ThreadPoolExecutor(many, f"http {kind}") for kind, many in threads.items()}
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="http", daemon=True)
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop
 
     @property
     def address(self) -> tuple[str, int]:
@@ -173,7 +174,7 @@ class HttpServer:
 
     def stop(self, timeout: float = 2.0) -> None:
         """Close all sockets and end the threads."""
-        if self.loop is not None and self._thread.is_alive():
+        if self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # the loop has ended already
                 self.loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(timeout)
@@ -186,42 +187,34 @@ class HttpServer:
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.loop.set_exception_handler(lambda _loop, context: _log.debug("http: %s", context.get("message")))
-        self._await_connections()
+        accepting = self.loop.create_task(self._accept())
         self._running.set()
         await self._stop.wait()
-        self.loop.remove_reader(self._listener)
+        accepting.cancel()
         for _ in range(3):  # a transport closes one turn after it is dropped
             while self.connections:
                 self._drop_oldest()
             await asyncio.sleep(0)
 
-    def _await_connections(self) -> None:
-        assert self.loop is not None
-        if not self._stop.is_set():
-            self.loop.add_reader(self._listener, self._accept)
-
-    def _accept(self) -> None:
-        """Accept one connection."""
-        assert self.loop is not None
-        try:
-            accepted, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as error:  # no descriptor left, or the client has closed
-            _log.debug("http: accept: %s", error)
-            self._drop_oldest()
-            self.loop.remove_reader(self._listener)
-            self.loop.call_later(0.05, self._await_connections)
-            return
-        accepted.setblocking(False)
-        if self.connections >= self._max_connections:
-            self._drop_oldest()
-        task = self.loop.create_task(self._connect(accepted))
-        self.open[task] = None
-        task.add_done_callback(lambda task, accepted=accepted: self._connected(task, accepted))  # type: ignore[misc]
+    async def _accept(self) -> None:
+        """Accept connections until the server stops."""
+        while True:
+            try:
+                accepted, _ = await self.loop.sock_accept(self._listener)
+            except OSError as error:  # no descriptor left, or the client has closed
+                _log.debug("http: accept: %s", error)
+                self._drop_oldest()
+                await asyncio.sleep(0.05)
+                continue
+            if self.connections >= self._max_connections:
+                self._drop_oldest()
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+            task = self.loop.create_task(self._connect(accepted))
+            self.open[task] = None
+            task.add_done_callback(partial(self._connected, accepted))
+            await asyncio.sleep(0)  # others come first, also while the queue of connections is full
 
     async def _connect(self, accepted: socket.socket) -> None:
-        assert self.loop is not None
         secure: dict[str, Any] = {}
         if (tls := self.tls) is not None:
             if self.loop.time() >= self._next_certificate_check:
@@ -230,7 +223,7 @@ class HttpServer:
             secure = {"ssl": tls.context, "ssl_handshake_timeout": self.limits.handshake, "ssl_shutdown_timeout": 1.0}
         await self.loop.connect_accepted_socket(lambda: _Protocol(self), accepted, **secure)
 
-    def _connected(self, task: asyncio.Task[None], accepted: socket.socket) -> None:
+    def _connected(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
         self.open.pop(task, None)
         if task.cancelled() or task.exception() is not None:
             accepted.close()
@@ -262,7 +255,7 @@ class HttpServer:
             reply = await self._refused(request)
             if reply is None and unread:
                 async with asyncio.timeout(self.limits.upload):
-                    reply = await self._read(receive, request, body) if self.limits.body else too_large(request)
+                    reply = await self._read(receive, request, body)
             if reply is None:
                 unread = False
                 self.touch(connection)
@@ -288,7 +281,7 @@ class HttpServer:
     ) -> Reply | None:
         """Read a request's body into `body`; return a refusal or None. ConnectionError if the client has gone."""
         if int(request.headers.get("content-length", "0")) > self.limits.body:
-            return text_reply(413, f"more than {self.limits.body} bytes\n")
+            return text_reply(413, f"the body has more than {self.limits.body} bytes\n")
         more = True
         while more:
             message = await receive()
@@ -298,14 +291,13 @@ class HttpServer:
             self._held_bytes += len(message["body"])
             more = message["more_body"]
             if len(body) > self.limits.body:
-                return text_reply(413, f"more than {self.limits.body} bytes\n")
+                return text_reply(413, f"the body has more than {self.limits.body} bytes\n")
             if self._held_bytes > self.limits.bodies:
                 return text_reply(429, "too much is being pushed: try again\n", ("Retry-After", "2"))
         return None
 
     async def _answer(self, connection: _Protocol, request: Request) -> Reply:
         """Render the answer. Metrics and probes have threads of their own, so that they never wait for pages."""
-        assert self.loop is not None
         if connection.cycle.disconnected:
             raise ConnectionAbortedError
         kind = "metrics" if request.path == "/metrics" else "probe" if request.path in _PROBES else "page"

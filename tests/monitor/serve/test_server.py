@@ -201,7 +201,7 @@ RUDE = {
     "header": (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b"4"),
     "headers": (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 5000 + b"\r\n", b"4"),
     "body": (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n" + b"x" * 1000, b"413"),
-    "chunked": (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\nxx", b"405"),
+    "chunked": (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\nxx", b"413"),
     "tls": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100, b"400"),
     "no host": (b"GET / HTTP/1.1\r\n\r\n", b"400"),
     "nul": (b"GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n", b"4"),
