@@ -46,13 +46,25 @@ def now() -> datetime:
     return datetime.now(UTC).astimezone()  # noqa: TID251 - real programs run on the real clock
 
 
-def p1(play: Play) -> None:
-    """A hang that ends by itself."""
+def trained(play: Play) -> Training:
+    """A run that the monitor knows."""
     play.start()
     training = play.run()
     play.knows(training)
+    return training
+
+
+def hanging(play: Play) -> Training:
+    """The same, and its hang has rung."""
+    training = trained(play)
     training.hangs()
     play.has(*HANG)
+    return training
+
+
+def p1(play: Play) -> None:
+    """A hang that ends by itself."""
+    training = hanging(play)
     training.trains()
     play.has(*HANG, *ENDED)
 
@@ -73,9 +85,7 @@ def p2(play: Play) -> None:
 
 def p3(play: Play) -> None:
     """A full disk: the save fails, the run crashes. One page; it ends with the next whole save."""
-    play.start()
-    training = play.run()
-    play.knows(training)
+    training = trained(play)
     training.ends(DISK_FULL.format(training.number))
     play.has("+a/checkpoint_failed/critical", "+a/crash/critical")
     play.rests(APART)
@@ -86,9 +96,7 @@ def p3(play: Play) -> None:
 
 def p6(play: Play) -> None:
     """A warning that becomes critical, and ends when it has been over for five minutes."""
-    play.start()
-    training = play.run()
-    play.knows(training)
+    training = trained(play)
     training.trains(skips=2)
     play.has(*OVERFLOWS)
     training.trains(skips=1)
@@ -99,11 +107,7 @@ def p6(play: Play) -> None:
 
 def p7(play: Play) -> None:
     """A hang was told, then the monitor dies. Half an hour later it is back, and the run goes on."""
-    play.start()
-    training = play.run()
-    play.knows(training)
-    training.hangs()
-    play.has(*HANG)
+    training = hanging(play)
     play.daemon.kill()
     play.has(*HANG, "+MonitorDown/warning")
     play.rests(180.0)
@@ -137,9 +141,7 @@ def p8(play: Play) -> None:
 
 def p12(play: Play) -> None:
     """A run finishes with an open warning."""
-    play.start()
-    training = play.run()
-    play.knows(training)
+    training = trained(play)
     training.trains(skips=2)
     play.has(*OVERFLOWS)
     training.ends(FINISHED.format(now()))
@@ -148,11 +150,7 @@ def p12(play: Play) -> None:
 
 def p14(play: Play) -> None:
     """A hang ends while somebody has silenced the run; when the silence is over it hangs again."""
-    play.start()
-    training = play.run()
-    play.knows(training)
-    training.hangs()
-    play.has(*HANG)
+    training = hanging(play)
     play.silence(200.0)
     training.trains()
     play.rests(260.0)
@@ -164,9 +162,7 @@ def p14(play: Play) -> None:
 
 def dies_before_a_hang(play: Play) -> Training:
     """The monitor dies, then the run hangs: its last deadline pages."""
-    play.start()
-    training = play.run()
-    play.knows(training)
+    training = trained(play)
     play.is_saved()
     play.is_scraped()
     play.daemon.kill()
@@ -199,9 +195,7 @@ def p7b(play: Play) -> None:
 
 def stopped(play: Play) -> None:
     """The monitor is stopped in order, and nobody watches: that is no page, whatever the run does."""
-    play.start()
-    training = play.run()
-    play.knows(training)
+    training = trained(play)
     play.is_scraped()
     assert play.daemon.terminate() == 0
     training.hangs()
@@ -222,11 +216,7 @@ def job(play: Play) -> None:
 
 def p18(play: Play) -> None:
     """A hang that NCCL's time-out ends by a crash: the same page."""
-    play.start()
-    training = play.run()
-    play.knows(training)
-    training.hangs()
-    play.has(*HANG)
+    training = hanging(play)
     play.rests(APART)
     training.ends(CRASH)
     play.has(*HANG, *ENDED, "+a/crash/critical")
@@ -236,11 +226,7 @@ def p18(play: Play) -> None:
 
 def night(play: Play) -> None:
     """Hang, cancelled, restarted, hang that ends, crash, a restart of the monitor, restarted."""
-    play.start()
-    training = play.run()
-    play.knows(training)
-    training.hangs()
-    play.has(*HANG)
+    training = hanging(play)
     training.ends(CANCELLED.format(now()))
     play.has(*HANG, *ENDED)
     play.rests(APART)
@@ -385,9 +371,7 @@ def test_what_pagerduty_and_slack_are_sent(ended: Played) -> None:
 
 def p4(play: Play) -> None:
     """Attempt after attempt crashes: one page, of the crashes and of the loop."""
-    play.start()
-    training = play.run()
-    play.knows(training)
+    training = trained(play)
     for _ in range(6):
         training.ends(CRASH)
         play.stands("crash_loop" if play.standing("crash_loop") else "crash")
@@ -440,11 +424,7 @@ def p11(play: Play) -> None:
 
 def p15(play: Play) -> None:
     """A hang ends, and the run hangs again before Alertmanager has looked."""
-    play.start()
-    training = play.run()
-    play.knows(training)
-    training.hangs()
-    play.has(*HANG)
+    training = hanging(play)
     play.rests(APART)
     training.trains()
     play.is_over("hang")
@@ -475,11 +455,7 @@ def p16(play: Play) -> None:
 
 def p17(play: Play) -> None:
     """As p14, and the silence outlasts the end by far."""
-    play.start()
-    training = play.run()
-    play.knows(training)
-    training.hangs()
-    play.has(*HANG)
+    training = hanging(play)
     play.silence(900.0)
     training.trains()
     play.rests(960.0)
