@@ -24,7 +24,7 @@ def page_of(view: RunView, settings: HangSettings, runbook_url: str | None = Non
     state = view.state
     latest = state.attempt.latest
     computed = derived.computed_tflops(state)
-    mfu, _ = derived.utilisation(state, view.peak_tflops)
+    mfu = derived.mfu(state, view.peak_tflops)
     printed = derived.printed_tflops(state)
     tflops = printed if printed is not None else computed[1] if computed else None
     return {

@@ -71,9 +71,8 @@ def expert_width(topology: Topology) -> int | None:
     return chosen * (topology.moe_ffn_hidden_size or sizes.ffn) if chosen else None
 
 
-def parameters(topology: Topology) -> tuple[int, int] | None:
-    """Return (all parameters, those outside the embedding): l (4h^2 + 2hf + 9h + f) [+ V h + s h + 2h], with GLU and
-    grouped queries.
+def parameters(topology: Topology) -> int | None:
+    """Return the parameters: l (4h^2 + 2hf + 9h + f) + V h + s h + 2h, with GLU and grouped queries.
 
     For Megatron's GPT with biases, LayerNorms, learned positions and a tied embedding. A model without them has a
     little less. None for a mixture of experts, because it is unknown which layers have experts.
@@ -84,8 +83,7 @@ def parameters(topology: Topology) -> tuple[int, int] | None:
     hidden, ffn = sizes.hidden, sizes.ffn
     attention = hidden * (2 * sizes.query + 2 * sizes.key + sizes.gate) + sizes.query + 2 * sizes.key + hidden
     mlp = sizes.matrices * hidden * ffn + (sizes.matrices - 1) * ffn + hidden
-    outside = sizes.layers * (attention + mlp + 4 * hidden)
-    return outside + (vocab + sequence + 2) * hidden, outside
+    return sizes.layers * (attention + mlp + 4 * hidden) + (vocab + sequence + 2) * hidden
 
 
 class _Inputs:
@@ -109,8 +107,7 @@ def _passes(topology: Topology) -> int | None:
 
 def _size(topology: Topology) -> int | None:
     """Return the number of parameters: the nominal size, else as printed, else computed."""
-    counted = parameters(topology)
-    return topology.nominal_parameters or topology.parameters or (counted[0] if counted else None)
+    return topology.nominal_parameters or topology.parameters or parameters(topology)
 
 
 _FOLLOWS: dict[str, Callable[[Topology], Any]] = {
@@ -304,37 +301,25 @@ def prints_as(value: float, printed: float) -> bool:
     return printed - unit / 2 - near <= value <= printed + unit + near
 
 
-def flops_per_iteration(topology: Topology, batch: int | None, sequence: int | None) -> tuple[int | None, int | None]:
+def model_flops(topology: Topology, batch: int | None, sequence: int | None) -> int | None:
     """Return the FLOPs of an iteration that the model needs, without recomputation and causal halving (MFU as defined
-    by PaLM), and those with all layers ("full", never the logits) or the core ("selective") recomputed.
+    by PaLM).
     """
-    parts = _forward(topology, sequence) if batch and sequence else None
-    if not parts or not batch or not sequence:
-        return None, None
-    linear, core, _logits = parts
-    again = {"full": linear + core, "selective": core, None: None}.get(topology.activation_checkpointing, 0)
-    model = 3 * batch * sequence * sum(parts)
-    return model, None if again is None else model + batch * sequence * again
-
-
-def utilisation(
-    topology: Topology, seconds: float | None, batch: int | None, sequence: int | None, peak: float | None
-) -> tuple[float | None, float | None]:
-    """Return (MFU, HFU), 0 to 1: FLOPs of the model, without and with recomputation, over the peak (TFLOP/s of one
-    rank).
-    """
-    available = (peak or 0.0) * 1e12 * (topology.world_size or 0) * (seconds or 0.0)
-    model, hardware = flops_per_iteration(topology, batch, sequence) if available else (None, None)
-    return model and model / available, hardware and hardware / available
-
-
-def _forward(topology: Topology, sequence: int) -> tuple[int, int, int] | None:
-    """Return the FLOPs per token of one forward pass: (matrices of the layers, their attention core, the logits)."""
     sizes, width, vocab = sizes_of(topology), expert_width(topology), topology.padded_vocab_size
-    if sizes is None or not width or not vocab:
+    if sizes is None or not width or not vocab or not batch or not sequence:
         return None
     extra = topology.mtp_layers or 0
     layers = sizes.layers + extra
     linear = 2 * layers * (_projections(sizes) + sizes.hidden * width * sizes.matrices)
     linear += 2 * extra * 2 * sizes.hidden**2
-    return linear, 4 * layers * sizes.query * sequence, 2 * sizes.hidden * vocab * (extra + 1)
+    core, logits = 4 * layers * sizes.query * sequence, 2 * sizes.hidden * vocab * (extra + 1)
+    return 3 * batch * sequence * (linear + core + logits)
+
+
+def mfu(
+    topology: Topology, seconds: float | None, batch: int | None, sequence: int | None, peak: float | None
+) -> float | None:
+    """Return the MFU, 0 to 1: the model's FLOPs over the peak (TFLOP/s of one rank)."""
+    available = (peak or 0.0) * 1e12 * (topology.world_size or 0) * (seconds or 0.0)
+    needed = model_flops(topology, batch, sequence)
+    return needed / available if needed and available else None

@@ -64,7 +64,6 @@ class Row:
     tflops_formula: str | None = None
     """The formula that computes `tflops`, or that gives the first printed figure. None: no formula gives it."""
     mfu: float | None = None
-    hfu: float | None = None
     samples_per_second: float | None = None
     days: float | None = None
     iterations: int = 0
@@ -139,8 +138,7 @@ def _configuration(row: Row, state: RunState) -> None:
     row.global_batch_size = derived.batch_size(state)
     row.sequence_length = derived.sequence_length(state)
     row.gpu, row.format = topology.gpu_name, attempt.format
-    counted = parameters(topology)
-    row.parameters = topology.parameters or (counted[0] if counted else None)
+    row.parameters = topology.parameters or parameters(topology)
     per_node = topology.processes_per_node
     if row.nodes is None and row.gpus and per_node and row.gpus % per_node == 0:
         row.nodes = row.gpus // per_node
@@ -183,7 +181,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
         computed = flops.computed_tflops(attempt.topology, seconds, batch, sequence, attempt.format, formula, first)
         row.samples_per_second = batch / seconds if batch else None
         peak = derived.peak_tflops(state, options.peak_tflops)
-        row.mfu, row.hfu = flops.utilisation(attempt.topology, seconds, batch, sequence, peak)
+        row.mfu = flops.mfu(attempt.topology, seconds, batch, sequence, peak)
         row.days = _days(options, seconds, batch, sequence)
     if computed is not None:
         row.tflops_computed = computed[1]

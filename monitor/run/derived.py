@@ -75,13 +75,13 @@ def peak_tflops(state: RunState, configured: float | None) -> float | None:
     return gpus.peak_of_rank(attempt.topology.gpu_name, attempt.topology.dtype)
 
 
-def utilisation(state: RunState, configured_peak: float | None) -> tuple[float | None, float | None]:
-    """Return (MFU, HFU): FLOPs without and with recomputation over the peak; printed ratios are preferred."""
+def mfu(state: RunState, configured_peak: float | None) -> float | None:
+    """Return the MFU, as printed or else computed: the model's FLOPs over the peak."""
     attempt = state.attempt
-    mfu, hfu = attempt.latest.mfu, attempt.latest.hfu
-    peak, seconds = peak_tflops(state, configured_peak), state.attempt.pure_seconds
-    model, hardware = flops.utilisation(attempt.topology, seconds, batch_size(state), sequence_length(state), peak)
-    return model if mfu is None else mfu, hardware if hfu is None else hfu
+    if attempt.latest.mfu is not None:
+        return attempt.latest.mfu
+    peak = peak_tflops(state, configured_peak)
+    return flops.mfu(attempt.topology, attempt.pure_seconds, batch_size(state), sequence_length(state), peak)
 
 
 _MIN_COVERED = 0.9  # of the productive time: stamps that cover less do not show the wall time

@@ -47,7 +47,6 @@ class LatestValues:
     tokens_per_second_per_gpu: float | None = None
     tflops: float | None = None
     mfu: float | None = None
-    hfu: float | None = None
     losses: dict[str, float] = dataclasses.field(default_factory=dict)
     tokens_per_second: float | None = None
     """Over all GPUs, as printed."""

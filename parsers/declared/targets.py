@@ -41,7 +41,7 @@ _EXACT: Final = {
 }  # fmt: skip
 _NUMBERS: Final = {"learning_rate", "lm_loss", "loss_scale", "grad_norm", "params_norm", "num_zeros", LOSSES}
 _RATES: Final = {"samples_per_second", "tokens_per_second", "tokens_per_second_per_gpu"}
-_RATIOS: Final = {"mfu", "hfu"}
+_RATIOS: Final = {"mfu"}
 _SECONDS: Final = {"seconds_per_iteration", "elapsed_seconds", *PARTS}
 
 _MICRO = re.compile(r"\d")

@@ -43,7 +43,6 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False, tag="iteration
     tflops: float | None = None
     sequence_length: int | None = None
     mfu: float | None = None
-    hfu: float | None = None
     losses: dict[str, float] = field(default_factory=dict)
     extra: dict[str, float | str] = field(default_factory=dict)
     format: str = MEGATRON_LM.name

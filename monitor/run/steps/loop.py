@@ -103,5 +103,5 @@ def _take_values(attempt: Attempt, event: IterationLogged) -> None:
     latest.tokens_per_second_per_gpu = event.tokens_per_second_per_gpu
     latest.tokens_per_second = event.tokens_per_second
     latest.tflops = event.tflops
-    latest.mfu, latest.hfu = event.mfu, event.hfu
+    latest.mfu = event.mfu
     latest.losses = event.losses
