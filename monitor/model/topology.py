@@ -5,7 +5,7 @@ Megatron-LM, its forks, gpt-neox, and DeepSpeedExamples of 2021.
 """
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
@@ -89,20 +89,6 @@ class Topology(Struct):
         """Return the label values of `megatron_run_info`, empty if unknown."""
         values = {label: getattr(self, name) for label, name in _LABELS.items()}
         return {label: "" if value is None else str(value) for label, value in values.items()}
-
-    def of_stages(self, by_rank: Mapping[int, int]) -> tuple[list[int], list[int]]:
-        """Return the maximum of each end stage of the pipeline and of each stage between them, from the values of
-        ranks. Empty for fewer than three stages. Stages are the outermost axis of the ranks in Megatron and DeepSpeed.
-        """
-        world, stages = self.world_size, self.pipeline_parallel_size
-        if not world or not stages or stages < 3 or world % stages:
-            return [], []
-        most: dict[int, int] = {}
-        for rank, amount in by_rank.items():
-            stage = rank // (world // stages)
-            most[stage] = max(amount, most.get(stage, 0))
-        between = [amount for stage, amount in most.items() if 0 < stage < stages - 1]
-        return [most[stage] for stage in (0, stages - 1) if stage in most], between
 
 
 _LABELS = {

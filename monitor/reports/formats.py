@@ -33,13 +33,6 @@ def _seconds(value: float) -> str:
     return f"{value:.2f}" if value >= 10 else f"{value:.4g}"
 
 
-def _memory(row: Row) -> str:
-    """Return GiB, written as GB. The end stages come first if the middle stages need another amount."""
-    if row.memory_ends_bytes is not None and row.memory_others_bytes is not None:
-        return f"{row.memory_ends_bytes / GIB:.0f}/{row.memory_others_bytes / GIB:.0f}GB"
-    return "" if row.memory_bytes is None else f"{row.memory_bytes / GIB:.0f}GB"
-
-
 def _tokens(row: Row, _base: Row | None) -> float | None:
     return row.samples_per_second * row.sequence_length if row.samples_per_second and row.sequence_length else None
 
@@ -80,7 +73,8 @@ _READ: dict[str, Callable[[Row, Row | None], Any]] = {
 }  # fmt: skip
 """Name of a column -> its value for (row, baseline). Other columns are the row's field of their name."""
 _SHOW: dict[str, Callable[[Any], str]] = {
-    "parameters": size, "seconds_per_iteration": _seconds, "iterations": lambda count: str(count or ""),
+    "parameters": size, "seconds_per_iteration": _seconds, "memory_bytes": lambda size: f"{size / GIB:.0f}GB",
+    "iterations": lambda count: str(count or ""),
     "notes": "; ".join,
 }  # fmt: skip
 """Name of a column -> its value as a cell of Markdown, if format() cannot express it."""
@@ -107,8 +101,6 @@ class Column(NamedTuple):
 
     def shows(self, row: Row, base: Row | None) -> str:
         """Return the cell in Markdown, empty if unknown."""
-        if self.name == "memory_bytes":
-            return _memory(row)
         value, show = self.value(row, base), _SHOW.get(self.name, lambda value: format(value, self.form or ""))
         return "" if value is None else show(value)
 

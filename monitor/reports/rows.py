@@ -23,7 +23,6 @@ from megatron_monitor.statistics.median import median
 
 _DAY = 86400.0
 _NOT_STEADY = 2  # iterations of a run without steady time: the first one warms up, and one value has no median
-_ENDS_APART = 0.02  # the first and last stage are shown separately if they differ this much from the others
 
 
 @dataclass(slots=True)
@@ -53,8 +52,6 @@ class Row:
     global_batch_size: int | None = None
     memory_bytes: int | None = None
     """Maximum over the ranks that print it."""
-    memory_ends_bytes: int | None = None
-    memory_others_bytes: int | None = None
     seconds_per_iteration: float | None = None
     steady_iterations: int = 0
     tflops: float | None = None
@@ -108,7 +105,7 @@ def row_of(state: RunState, run_state: str, past: Iterable[Transition], options:
     notes += _pace(row, state, steady)
     notes += [] if (stands := level(state)) is None else [standing(stands)]
     _rates(row, state, steady, options)
-    _memory(row, state)
+    row.memory_bytes = attempt.memory.max_reserved or attempt.memory.max_allocated
     _breakdown(row, state)
     if row.tflops_source == "computed" and row.tflops_formula:
         notes.append(f"TFLOPs computed by {row.tflops_formula}")
@@ -200,12 +197,3 @@ def _days(options: Options, seconds: float, batch: int | None, sequence: int | N
     if not iterations and options.tokens and batch and sequence:
         iterations = options.tokens / (batch * sequence)
     return iterations * seconds / _DAY if iterations else None
-
-
-def _memory(row: Row, state: RunState) -> None:
-    """Fill in the maximum, and the first and last pipeline stage besides the others if ranks of each kind print it."""
-    memory = state.attempt.memory
-    row.memory_bytes = memory.max_reserved or memory.max_allocated
-    ends, others = state.attempt.topology.of_stages(memory.by_rank)
-    if ends and others and abs(max(ends) - max(others)) > _ENDS_APART * max(others):
-        row.memory_ends_bytes, row.memory_others_bytes = max(ends), max(others)

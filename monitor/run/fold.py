@@ -40,7 +40,6 @@ _OF_AN_END: frozenset[type[Event]] = frozenset({events.FailureSeen, events.Proce
 _CAUSES: frozenset[type[Event]] = frozenset({events.FailureSeen, events.TracebackSeen})
 _HELD_BACK = 600.0  # seconds: less than the difference of two time zones
 _GUESSES = 64  # lines: as many ranks may repeat their last line in turn
-_RANKS_KEPT = 1024  # ranks with recorded memory: at least one of each pipeline stage
 
 
 def fold(
@@ -239,9 +238,6 @@ def _on_memory(state: RunState, event: events.MemoryReported, _context: EventCon
     memory.max_allocated = _larger(memory.max_allocated, event.max_allocated_bytes)
     memory.reserved = _larger(memory.reserved, event.reserved_bytes)
     memory.max_reserved = _larger(memory.max_reserved, event.max_reserved_bytes)
-    peak = event.max_reserved_bytes or event.max_allocated_bytes
-    if event.rank is not None and peak and (event.rank in memory.by_rank or len(memory.by_rank) < _RANKS_KEPT):
-        memory.by_rank[event.rank] = peak
     return True
 
 

@@ -96,8 +96,6 @@ class MemoryPeaks(Struct):
     host_used_ratio: float | None = None
     report: str = ""
     """Iteration and occasion of the report, as printed."""
-    by_rank: dict[int, int] = field(default_factory=dict)
-    """Rank -> max reserved, else max allocated, of the last report."""
 
 
 class Checkpoints(Struct):

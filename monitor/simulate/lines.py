@@ -201,19 +201,12 @@ _OF_STEP: dict[str, Callable[[Scenario, StepFigures], Any]] = {
 
 
 def memory_lines(scenario: Scenario, iteration: int, grown: float = 1.0) -> str:
-    """Yield memory reports of the first ranks of each pipeline stage. Two are joined in one line, as when ranks print
-    at once.
-    """
-    stages, known = min(scenario.pp, scenario.world_size), scenario.memory_mib
-    ranks = range(min(scenario.world_size, 8))
-    if known is not None:
-        ranks = range(0, stages * (scenario.world_size // stages), scenario.world_size // stages)
-    reports = []
-    for rank in ranks:
+    """Return memory reports of the first ranks. Two are joined in one line, as when ranks print at once."""
+    reports, whole = [], scenario.memory_mib
+    for rank in range(min(scenario.world_size, 8)):
         used, extra, kept = (21633.0859375 + 97 * rank) * grown, 2799.0, 7683.0
-        if known is not None:
-            whole = (((rank in (ranks[0], ranks[-1])) and scenario.end_memory_mib) or known) * grown
-            used, extra, kept = 0.75 * whole, 0.125 * whole, 0.25 * whole
+        if whole is not None:
+            used, extra, kept = 0.75 * whole * grown, 0.125 * whole * grown, 0.25 * whole * grown
         figures = {"rank": rank, "iteration": iteration, "used": used, "most": used + extra, "kept": used + kept}
         reports.append(say("memory", scenario, 0.0, **figures))
     return "".join(reports[:2]) + "\n\n" + "".join(report + "\n" for report in reports[2:])

@@ -103,9 +103,7 @@ class Scenario:
     printed_tflops: float | None = None
     """TFLOPs printed at `seconds_per_iteration`, as in a table. None: by the program's formula."""
     memory_mib: float | None = None
-    """Memory reserved on the middle pipeline stages. None: as in a usual report."""
-    end_memory_mib: float | None = None
-    """The same on the first and the last stage."""
+    """Memory reserved on each rank. None: as in a usual report."""
     launch_blocking: int | None = None
     timers: str = ""
     """The form of the printed timers (timers.py). Empty: none are printed."""

@@ -64,20 +64,6 @@ def test_the_ramp_up_is_left_out(tmp_path: Path) -> None:
     assert "measured in the ramp-up at GBS 512 of 2048" in found["cut"]["notes"]
 
 
-def test_memory_of_the_end_stages(tmp_path: Path) -> None:
-    """61 GB on the stages that hold the embedding, 47 on the others, as people write it."""
-    log(tmp_path / "ends.log", memory_mib=47 * 1024.0, end_memory_mib=61 * 1024.0)
-    log(tmp_path / "even.log", memory_mib=47 * 1024.0)
-    found = rows(str(tmp_path))
-    ends = found["ends"]
-    assert (round(ends["memory_ends_bytes"] / 2**30), round(ends["memory_others_bytes"] / 2**30)) == (61, 47)
-    assert round(found["even"]["memory_bytes"] / 2**30) == 47
-    assert "memory_ends_bytes" not in found["even"]
-    text = invoke(str(tmp_path)).stdout
-    assert "61/47GB" in text
-    assert re.search(r"\| +47GB +\|", text)
-
-
 @pytest.mark.parametrize(
     ("kind", "word", "note"),
     [
