@@ -55,21 +55,8 @@ def efficiency(row: Row, base: Row | None) -> float | None:
     return (row.samples_per_second / row.gpus) / (base.samples_per_second / base.gpus)
 
 
-def _share(category: str) -> Callable[[Row, Row | None], float | None]:
-    """Return a part of the iteration over the sum of all parts, by the log's timers."""
-
-    def read(row: Row, _base: Row | None) -> float | None:
-        parts = {name: seconds for name, seconds in row.breakdown.items() if name not in ("checkpoint", "evaluation")}
-        whole = sum(parts.values())
-        return parts[category] / whole if category in parts and whole > 0 else None
-
-    return read
-
-
 _READ: dict[str, Callable[[Row, Row | None], Any]] = {
     "tokens_per_second": _tokens, "difference": difference, "scaling_efficiency": efficiency, "petaflops": petaflops,
-    "compute_share": _share("compute"), "communication_share": _share("communication"),
-    "data_share": _share("data"),
 }  # fmt: skip
 """Name of a column -> its value for (row, baseline). Other columns are the row's field of their name."""
 _SHOW: dict[str, Callable[[Any], str]] = {

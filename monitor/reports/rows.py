@@ -7,19 +7,15 @@ not in the log.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from megatron_monitor.breakdown.profile import UNTIMED, critical
 from megatron_monitor.charts.steady import AtSize
-from megatron_monitor.detectors import slowdown
 from megatron_monitor.detectors.slowdown.messages import level, standing
 from megatron_monitor.incidents import Transition
 from megatron_monitor.model import flops
 from megatron_monitor.model.flops import parameters
 from megatron_monitor.model.topology import Topology
-from megatron_monitor.parsers.timers import CATEGORIES
 from megatron_monitor.reports.outcome import outcome, remark
 from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
-from megatron_monitor.statistics.median import median
 
 _DAY = 86400.0
 _NOT_STEADY = 2  # iterations of a run without steady time: the first one warms up, and one value has no median
@@ -82,8 +78,6 @@ class Row:
     software: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
-    breakdown: dict[str, float] = field(default_factory=dict)
-    """Category -> seconds on the rank that the others wait for: medians of the last lines with timers."""
 
 
 def row_of(state: RunState, run_state: str, past: Iterable[Transition], options: Options) -> Row:
@@ -106,24 +100,12 @@ def row_of(state: RunState, run_state: str, past: Iterable[Transition], options:
     notes += [] if (stands := level(state)) is None else [standing(stands)]
     _rates(row, state, steady, options)
     row.memory_bytes = attempt.memory.max_reserved or attempt.memory.max_allocated
-    _breakdown(row, state)
     if row.tflops_source == "computed" and row.tflops_formula:
         notes.append(f"TFLOPs computed by {row.tflops_formula}")
     if row.restarts:
         notes.append(f"{row.restarts} restart{'s' if row.restarts > 1 else ''}")
     row.notes = notes
     return row
-
-
-def _breakdown(row: Row, state: RunState) -> None:
-    """Fill in the breakdown by the log's own timers, if it has any."""
-    memory = state.memory_of.get(slowdown.Slowdown.name)
-    lines = memory.window.lines if isinstance(memory, slowdown.Slowdown) else []
-    parts = [critical(line) for line in lines if line.seconds is not None]
-    for category in dict.fromkeys((*CATEGORIES, UNTIMED)):
-        known = [one[category] for one in parts if category in one]
-        if 2 * len(known) > len(parts):
-            row.breakdown[category] = round(median(known), 6)
 
 
 def _configuration(row: Row, state: RunState) -> None:
