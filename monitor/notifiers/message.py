@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -21,8 +21,6 @@ from megatron_monitor.scalars import Name
 
 PAYLOAD_VERSION: Final = "1"
 """Version of the JSON object. Fields of one version are never renamed or removed."""
-SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
-"""From the least to the most severe."""
 _MAX_TEXT: Final = 4000  # characters of one text: the evidence may contain a log line of 64 KiB
 
 

@@ -39,7 +39,6 @@ _NUMBERED: frozenset[type[Event]] = frozenset({events.IterationLogged, events.En
 _OF_AN_END: frozenset[type[Event]] = frozenset({events.FailureSeen, events.ProcessExited})
 _CAUSES: frozenset[type[Event]] = frozenset({events.FailureSeen, events.TracebackSeen})
 _HELD_BACK = 600.0  # seconds: less than the difference of two time zones
-_GUESSES = 64  # lines: as many ranks may repeat their last line in turn
 
 
 def fold(

@@ -7,7 +7,6 @@ give None. `rejected` counts them, and the reader reports their lines as malform
 """
 
 import re
-from collections.abc import Iterator
 from math import isfinite
 from typing import TypeVar
 
@@ -66,14 +65,6 @@ def name_and_value(piece: str) -> tuple[str, str] | None:
                 return None
     name = name.strip()
     return (name, value.strip()) if name else None
-
-
-def split_fields(text: str) -> Iterator[tuple[str, str]]:
-    """Return (name, value) of each piece between ` | `. Pieces that are not fields are skipped."""
-    for piece in text.split("|"):
-        pair = name_and_value(piece) if len(piece) > 1 else None  # at least a name and a colon
-        if pair is not None:
-            yield pair
 
 
 def number(text: str) -> float | None:

@@ -15,7 +15,6 @@ from megatron_monitor.parsers.engine.fields import (
     name_and_value,
     number,
     seconds,
-    split_fields,
 )
 from megatron_monitor.parsers.engine.fields import teraflops as to_teraflops
 
@@ -42,11 +41,6 @@ from megatron_monitor.parsers.engine.fields import teraflops as to_teraflops
 def test_name_and_value(piece: str, pair: tuple[str, str] | None) -> None:
     """A piece splits at its last colon; 2019's pieces split before their number."""
     assert name_and_value(piece) == pair
-
-
-def test_split_fields_passes_over_what_is_no_field() -> None:
-    """Pieces without a name or a value give nothing and harm nothing."""
-    assert list(split_fields(" a: 1 | junk || b c 2.5 |: | d: x: 3 |")) == [("a", "1"), ("b c", "2.5"), ("d: x", "3")]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +125,6 @@ def test_any_text_is_read_or_not(text: str) -> None:
     """No text makes any of the readers raise."""
     for read in (number, integer, byte_size, to_teraflops, milliseconds, name_and_value):
         read(text)
-    list(split_fields(text))
 
 
 @given(st.floats(allow_nan=False), st.sampled_from(["{!r}", " {:.6E} ", "{:.1f}/1.0", "{:.3E}%"]))
