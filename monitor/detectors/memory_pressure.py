@@ -20,11 +20,8 @@ _HOST_NEAR = 0.95  # Share of the host: IDEFICS exited by itself at this share b
 
 def device_bytes(state: RunState) -> int | None:
     """Return the memory of one GPU in bytes, by its name or by an out-of-memory line. None: unknown."""
-    name = state.attempt.topology.gpu_name
-    whole = gpus.memory_bytes(name) if name else None
-    if name and whole is not None:
-        return whole // gpus.ranks_per_module(name)
-    return MemoryPressure.of(state).device_bytes
+    known = gpus.memory_of_rank(state.attempt.topology.gpu_name)
+    return MemoryPressure.of(state).device_bytes if known is None else known
 
 
 class MemoryPressure(Rule):

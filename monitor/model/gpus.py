@@ -50,36 +50,25 @@ def _find(name: str) -> tuple[Gpu | None, frozenset[str]]:
     return next(fitting, None), terms
 
 
-def peak_tflops(name: str, dtype: str | None = None) -> float | None:
-    """Return the module's peak in `fp16` or `bf16` (None: either) in TFLOP/s. None: unknown, as bf16 for a V100.
+def peak_of_rank(name: str | None, dtype: str | None = None) -> float | None:
+    """Return the peak of one rank in `fp16` or `bf16` (None: either) in TFLOP/s. None: unknown, as bf16 for a V100.
 
-    An MI250 or MI250X is two devices for ROCm, with one rank each: divide by `ranks_per_module`.
+    An MI250 or MI250X has two dies, which are two devices for ROCm, with one rank each.
     """
-    gpu, _terms = _find(name)
+    gpu, _terms = _find(name or "")
     if gpu is None or dtype not in (None, "fp16", "bf16"):
         return None
-    return gpu.bf16 if dtype == "bf16" else gpu.fp16
+    peak = gpu.bf16 if dtype == "bf16" else gpu.fp16
+    return peak / gpu.dies if peak is not None else None
 
 
-def ranks_per_module(name: str) -> int:
-    """Return the number of devices of one module: 2 for the two dies of an MI250 or MI250X, else 1."""
-    gpu, _terms = _find(name)
-    return gpu.dies if gpu is not None else 1
-
-
-def peak_of_rank(name: str | None, dtype: str | None) -> float | None:
-    """Return the peak of one rank, where a module of two dies (MI250X) has two ranks. None: unknown."""
-    peak = peak_tflops(name, dtype) if name else None
-    return peak / ranks_per_module(name) if name and peak is not None else None
-
-
-def memory_bytes(name: str) -> int | None:
-    """Return the module's memory in bytes, from `80GB` in the name or from the only size of the model. None:
+def memory_of_rank(name: str | None) -> int | None:
+    """Return the memory of one rank in bytes, from `80GB` in the name or from the only size of the model. None:
     unknown.
     """
-    gpu, terms = _find(name)
+    gpu, terms = _find(name or "")
     if gpu is None or terms & _OTHER_MEMORY:
         return None
     printed = next((match for word in terms if (match := _GIGABYTES.fullmatch(word))), None)
     size = int(printed[1]) if printed else gpu.memory
-    return size * GIB if size else None
+    return size * GIB // gpu.dies if size else None

@@ -40,14 +40,11 @@ _TOPOLOGY = {
 
 def topology_of(scenario: Scenario) -> Topology:
     """Return the scenario's sizes under the monitor's names."""
-    sizes = {name: getattr(scenario, ours) for ours, name in _TOPOLOGY.items()}
-    checkpointing, dtype = "full" if scenario.checkpointing else "none", "fp16" if scenario.fp16 else "bf16"
-    traits: dict[str, Any] = {
-        "ffn_hidden_size": 4 * scenario.hidden,
-        "dtype": dtype,
-        "activation_checkpointing": checkpointing,
-    }
-    return Topology(**sizes, **traits, glu=False)
+    return Topology(
+        **{name: getattr(scenario, ours) for ours, name in _TOPOLOGY.items()}, ffn_hidden_size=4 * scenario.hidden,
+        dtype="fp16" if scenario.fp16 else "bf16", glu=False,
+        activation_checkpointing="full" if scenario.checkpointing else "none",
+    )  # fmt: skip
 
 
 def say(name: str, scenario: Scenario, at: float, **others: Any) -> str:

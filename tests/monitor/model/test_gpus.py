@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_monitor.model.gpus import GIB, memory_bytes, peak_tflops, ranks_per_module
+from megatron_monitor.model.gpus import GIB, memory_of_rank, peak_of_rank
 
 with (Path(__file__).parent / "gpu-names.csv").open() as stream:
     NAMES = [
@@ -19,8 +19,11 @@ def test_peak_and_memory_by_name(name: str, fp16: float | None, bf16: float | No
 
     The memory is the size in the name, else the model's only one; never the processor's, which a GH200's name tells.
     """
-    assert [peak_tflops(name, dtype) for dtype in (None, "fp16", "bf16")] == [fp16, fp16, bf16]
-    assert memory_bytes(name) == (None if gigabytes is None else gigabytes * GIB)
+    dies = 2 if "MI250" in name.upper() else 1  # ROCm shows the two dies as two devices
+    assert [peak_of_rank(name, dtype) for dtype in (None, "fp16", "bf16")] == [
+        peak and peak / dies for peak in (fp16, fp16, bf16)
+    ]
+    assert memory_of_rank(name) == (None if gigabytes is None else gigabytes * GIB // dies)
 
 
 @pytest.mark.parametrize(
@@ -40,14 +43,9 @@ def test_peak_and_memory_by_name(name: str, fp16: float | None, bf16: float | No
 )
 def test_what_is_open_is_unknown(name: str) -> None:
     """A name that is not in the table, or could be several devices, has no peak and no memory."""
-    assert (peak_tflops(name, "bf16"), peak_tflops(name, "fp16"), memory_bytes(name)) == (None, None, None)
+    assert (peak_of_rank(name, "bf16"), peak_of_rank(name, "fp16"), memory_of_rank(name)) == (None, None, None)
 
 
 def test_other_precisions_are_unknown() -> None:
     """fp32 may or may not run on tensor cores and fp8 has its own peak: neither is the 16-bit figure."""
-    assert [peak_tflops("NVIDIA H100 80GB HBM3", dtype) for dtype in ("fp32", "fp8", "")] == [None] * 3
-
-
-def test_ranks_per_module() -> None:
-    """ROCm shows the two dies of an MI250X as two devices; every other module is one."""
-    assert [ranks_per_module(name) for name in ("AMD Instinct MI250X", "AMD Instinct MI300X", "cpu")] == [2, 1, 1]
+    assert [peak_of_rank("NVIDIA H100 80GB HBM3", dtype) for dtype in ("fp32", "fp8", "")] == [None] * 3
