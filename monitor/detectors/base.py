@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, Self
 import msgspec
 from msgspec import Struct, field
 
-from megatron_monitor.nodes.collectives import operation_name
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.run.nodes import blamed, missing_ranks, nodes_of_ranks
 from megatron_monitor.run.phases import ENDED
@@ -191,7 +190,7 @@ def missing_evidence(state: RunState) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "ranks": list(found.ranks),
         "nodes": blamed(state),
-        "collective": f"{operation_name(found.operation)} {found.work}",
+        "collective": found.collective,
         "collective_group": found.group,
         "ranks_waiting": found.waiting,
         "missing": found.sentence(nodes),

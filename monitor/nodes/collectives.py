@@ -17,12 +17,6 @@ _WORLD_SHARE = 0.75  # of the world's ranks in an unnamed group before it counts
 DEFAULT_GROUP = "default_pg"
 Proof = Literal["behind", "silent"]
 
-_OPERATIONS = {
-    "allreduce": "all-reduce", "broadcast": "broadcast", "reduce": "reduce", "allgather": "all-gather",
-    "reducescatter": "reduce-scatter", "alltoall": "all-to-all", "gather": "gather", "scatter": "scatter",
-    "barrier": "barrier", "send": "send", "recv": "receive", "coalesced": "grouped operation",
-}  # fmt: skip
-
 
 @dataclass(slots=True)
 class Report:
@@ -56,6 +50,11 @@ class Missing:
     all_others: bool
     """True: every other rank of the run waits."""
 
+    @property
+    def collective(self) -> str:
+        """The operation as printed, and the number of the collective."""
+        return f"{self.operation or 'collective'} {self.work}"
+
     def sentence(self, nodes: Mapping[int, str]) -> str:
         """Return a sentence for people. `nodes`: rank -> node, as far as known."""
         shown = ", ".join(map(str, self.ranks[:8])) + (" ..." if len(self.ranks) > 8 else "")
@@ -63,8 +62,7 @@ class Missing:
         one = len(self.ranks) == 1
         who = f"rank {shown}" if one else f"ranks {shown}"
         where = f" on node{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:8])}" if hosts else ""
-        what = f"{operation_name(self.operation)} {self.work}"
-        what += f" of {self.group}" if self.group and self.group != DEFAULT_GROUP else ""
+        what = self.collective + (f" of {self.group}" if self.group not in ("", DEFAULT_GROUP) else "")
         did = {
             "behind": f"never reached {what}",
             "silent": f"did not arrive at {what} and reported nothing",
@@ -75,16 +73,6 @@ class Missing:
 
 _Group = Mapping[int, Report]
 """Rank -> its report, of one process group."""
-
-
-def operation_name(operation: str | None) -> str:
-    """Return the plain name of an operation: all-gather for `_ALLGATHER_BASE` and `nccl:all_gather`."""
-    if not operation:
-        return "collective"
-    plain = operation.removeprefix("nccl:").split(" ")[0].lower().replace("_", "")
-    for ending in ("base", "single", "coalesced", "sparse", "tensor", "into", "v"):
-        plain = plain.removesuffix(ending) or plain
-    return _OPERATIONS.get(plain, operation)
 
 
 def missing(reports: Sequence[Report], world_size: int | None) -> Missing | None:

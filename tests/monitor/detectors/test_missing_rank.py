@@ -40,7 +40,7 @@ def test_the_silent_rank_of_the_world_is_named_with_its_node() -> None:
     lines = [_gave_up(rank, 81234, f"0(default_pg) Rank {rank}") for rank in range(16) if rank != 13]
     reported = _played(lines, "SLURM_JOB_NODELIST=jz-[010-013]\n").firing("crash")
     assert (
-        "rank 13 on node jz-013 did not arrive at all-reduce 81234 and reported nothing; the other 15 wait for it"
+        "rank 13 on node jz-013 did not arrive at ALLREDUCE 81234 and reported nothing; the other 15 wait for it"
         in (reported.summary)
     )
     assert (reported.evidence["ranks"], reported.evidence["nodes"]) == ([13], ["jz-013"])
@@ -55,7 +55,7 @@ def test_a_rank_that_says_that_it_is_behind_never_reached_it() -> None:
     )
     lines = [_gave_up(4 * place + 1, 700, f"9(DATA_PARALLEL_GROUP) Rank {place}") for place in (3, 0, 1)]
     reported = _played([_line(9, signal), *lines]).firing("crash")
-    assert "rank 9 never reached all-reduce 700 of DATA_PARALLEL_GROUP; 3 ranks wait for it" in reported.summary
+    assert "rank 9 never reached ALLREDUCE 700 of DATA_PARALLEL_GROUP; 3 ranks wait for it" in reported.summary
     assert reported.evidence["missing_proof"] == "behind"
     assert "nodes" not in reported.evidence  # nothing tells where it ran
 
@@ -67,7 +67,7 @@ def test_who_waits_for_somebody_else_is_not_accused() -> None:
     reported = _played([*pipeline, *tensor]).firing("crash")
     assert reported.evidence["ranks"] == [6]
     assert (
-        "rank 6 did not arrive at all-reduce 90 of TENSOR and reported nothing; 6 ranks wait for it" in reported.summary
+        "rank 6 did not arrive at ALLREDUCE 90 of TENSOR and reported nothing; 6 ranks wait for it" in reported.summary
     )
 
 
