@@ -11,10 +11,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 from benchmarks.speed.logs import HEAD, written
-from benchmarks.speed.measure import MONITOR, SCRATCH, Row, cpu_of, environment, percentile, rss_of
+from benchmarks.speed.measure import MONITOR, SCRATCH, Row, cpu_of, environment, rss_of
 
 _WRITER = """
 import sys, time
@@ -164,7 +164,7 @@ def _live(count: int, goal: float, seconds: float) -> Row:
     figure = (
         f"{used:.1f} % of one core ({1000 * used / count:.1f} % per 1,000 runs); {memory:.0f} MB; "
         f"a scrape of {len(page) / 1e6:.1f} MB takes {median(waits):.2f} s, at most {max(waits):.2f} s; "
-        f"exported progress is {median(ages):.1f} s old, 99 % at most {percentile(ages, 0.99):.1f} s; "
+        f"exported progress is {median(ages):.1f} s old, 99 % at most {quantiles(ages, n=100)[-1]:.1f} s; "
         f"a crash is notified after {crash:.1f} s"
     )
     return Row(f"{count:,} live runs, one iteration per second each", figure, f"{goal:.1f} %", used <= goal)

@@ -81,12 +81,6 @@ def middle(runs: Sequence[Run]) -> Run:
     return Run(*(statistics.median(getattr(one, name) for one in runs) for name in ("wall", "cpu", "peak")))
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of them lie."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
 def cpu_of(pid: int) -> float:
     """Return the processor time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
