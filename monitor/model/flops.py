@@ -251,11 +251,6 @@ FORMULAS: dict[str, Formula] = {
 """In the order in which they are tried on a printed number."""
 
 
-def formulas_of(format_name: str | None) -> tuple[str, ...]:
-    """Return the formulas of a program's versions, the newest first. Empty for an unknown program."""
-    return program_of(format_name).formulas
-
-
 def computed_tflops(
     topology: Topology, seconds: float, batch_size: int | None, sequence_length: int | None, format_name: str | None,
     formula: str | None = None, at: float | None = None,
@@ -266,7 +261,7 @@ def computed_tflops(
     if not batch_size or not sequence_length:
         return None
     noted = "seed" if at is not None and at < _PRINTED_SINCE else None
-    for name in (formula, noted, (*formulas_of(format_name), "bigscience")[0]):
+    for name in (formula, noted, (*program_of(format_name).formulas, "bigscience")[0]):
         if name in FORMULAS:
             value = FORMULAS[name](topology, seconds, batch_size, sequence_length)
             if value is not None:
@@ -282,7 +277,7 @@ def explain_printed(
     """
     if not batch_size or not sequence_length or not 0 < printed < float("inf"):
         return None
-    own = formulas_of(topology.format)
+    own = program_of(topology.format).formulas
     for name in (*own, *(other for other in FORMULAS if other not in own)):
         value = FORMULAS[name](topology, seconds, batch_size, sequence_length)
         if value is not None and prints_as(value, printed):
