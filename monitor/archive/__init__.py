@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from megatron_monitor.config import Config, Watch
-from megatron_monitor.core import Core
 from megatron_monitor.core.sources import watches
 from megatron_monitor.follow.discovery import DiscoveredPath, find
 from megatron_monitor.follow.mounts import read_mounts
@@ -26,10 +25,8 @@ from megatron_monitor.identity import named
 from megatron_monitor.once import read_all
 from megatron_monitor.reports.rows import Options, Row, row_of
 from megatron_monitor.run import derived
-from megatron_monitor.run.state import RunState
-from megatron_monitor.system.clock import Clock
 
-__all__ = ["Options", "Row", "Task", "TaskResult", "read_archive", "read_run", "read_runs", "tasks_of"]
+__all__ = ["Options", "Row", "Task", "TaskResult", "read_archive", "read_run", "tasks_of"]
 
 _MAX_TASK_FILES = 25  # twice as many need twice the memory and are hardly faster
 _MAX_TASK_BYTES = 32 << 20
@@ -80,25 +77,16 @@ def _files(config: Config) -> Iterable[DiscoveredPath]:
     return find(watches(config), read_mounts(), OsLayer())
 
 
-def read_runs(
-    config: Config, options: Options, clock: Clock | None = None, found: Iterable[DiscoveredPath] | None = None
-) -> tuple[Core, list[tuple[RunState, Row]], list[str]]:
-    """Read files like read_all; return the core, each run's state and row sorted by name, and the problems."""
-    core, problems = read_all(config, clock, found=found)
-    runs = [
-        (run.state, row_of(run.state, derived.run_state(run.state, run.historical), run.book.history, options))
+def read_task(task: Task, config: Config, options: Options) -> TaskResult:
+    """Read the files of a task to their ends."""
+    core, problems = read_all(config, found=task)
+    rows = [
+        row_of(run.state, derived.run_state(run.state, run.historical), run.book.history, options)
         for _, run in sorted(core.runs.items())
         if run.state.proven and run.state.sources
     ]
-    return core, runs, problems
-
-
-def read_task(task: Task, config: Config, options: Options) -> TaskResult:
-    """Read the files of a task to their ends."""
-    core, runs, problems = read_runs(config, options, found=task)
-    rows = [row for _, row in runs]
     jobs = frozenset(source.member.key for source in core.sources.values()) - {""}
-    del core, runs
+    del core
     gc.collect()  # a core holds reference cycles
     return TaskResult(rows, problems, jobs)
 

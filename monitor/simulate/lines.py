@@ -99,7 +99,7 @@ def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iter
         return
     dummies = min(200, scenario.vocab - 1)
     values = {
-        "memory fault": any(fault.kind in ("memory_growth", "memory_leak") for fault in scenario.faults),
+        "memory fault": any(fault.kind == "memory_growth" for fault in scenario.faults),
         "launch blocking": scenario.launch_blocking is not None,
         "vocabulary": scenario.vocab,
         "parameters": scenario.parameters,

@@ -180,12 +180,9 @@ def _memory(scenario: Scenario, run: _Run, faults: dict[str, Fault]) -> Iterator
     """Yield memory reports after an iteration line."""
     if run.since_start == scenario.log_interval and scenario.program.facts.megatron:
         yield Emission(run.at, lines.memory_lines(scenario, run.iteration))
-    grows, leaks = faults.get("memory_growth"), faults.get("memory_leak")
+    grows = faults.get("memory_growth")
     if grows is not None and (run.iteration - grows.at) % 10 == 0:
         yield Emission(run.at, lines.memory_lines(scenario, run.iteration, 1 + 0.02 * (run.iteration - grows.at) / 10))
-    if leaks is not None:
-        grown = min(3.4, 1 + 0.02 * (run.iteration - leaks.at))
-        yield Emission(run.at, lines.memory_lines(scenario, run.iteration, grown))
 
 
 _Effect = Callable[[_Run, Fault, int, float, float], tuple[float | None, float]]

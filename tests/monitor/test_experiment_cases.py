@@ -1,12 +1,13 @@
 """Several experiments in one log: each is a run of its own. What restarts is one run, and so are a job's two files."""
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from megatron_monitor.archive import read_runs
+from megatron_monitor.archive import read_task, tasks_of
 from megatron_monitor.commands.arguments import ConfigOptions
 from megatron_monitor.config import Config, Watch, default_config
 from megatron_monitor.core import Core
@@ -16,7 +17,6 @@ from megatron_monitor.incidents import Transition
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.reports.rows import Options, Row
 from megatron_monitor.run.experiments import HELD_SECONDS
-from tests.clock import ManualClock
 from tests.lines import dump, line
 from tests.monitor.replayed import Ended
 from tests.monitor.replayed import replayed as of_sources
@@ -138,8 +138,9 @@ def rows_of(folder: Path, *texts: str) -> dict[str, Row]:
     names = [folder / f"run.{end}" for end in ("out", "err")][: len(texts)]
     for name, text in zip(names, texts, strict=True):
         name.write_text(text)
+        os.utime(name, (NOW, NOW))
     config = ConfigOptions().configured([str(name) for name in names])
-    return {row.run: row for _, row in read_runs(config, Options(), ManualClock(wall=NOW + 1e8))[1]}
+    return {row.run: row for task in tasks_of(config) for row in read_task(task, config, Options()).rows}
 
 
 # --- what is another experiment, and what is not ----------------------------------------------------------------------

@@ -35,12 +35,6 @@ def row_of(*paths: Path) -> dict[str, Any]:
     return dict(row)
 
 
-def top_of(path: Path) -> dict[str, Any]:
-    """The only run of `top --json`."""
-    (run,) = json.loads(command("top", "--json", path).stdout)["runs"]
-    return dict(run)
-
-
 def check(row: dict[str, Any], want: dict[str, Any]) -> None:
     """Columns, figures to a thousandth."""
     for name, value in want.items():
@@ -63,26 +57,6 @@ def test_a_report_says_what_the_log_says(tmp_path: Path, name: str) -> None:
     if case.get("quiet"):
         played = [json.loads(line) for line in command("replay", "--json", log).stdout.splitlines()]
         assert [one for one in played if "summary" not in one] == []
-
-
-@pytest.mark.parametrize("name", ["effective TFLOPs", "its newest figure has not come", "output gate"])
-def test_top_and_the_metrics_show_what_report_shows(tmp_path: Path, name: str) -> None:
-    """Medians of the run, not its last iteration; what is printed beside the line too."""
-    log = log_of(name, tmp_path / "run.log")
-    row, top = row_of(log), top_of(log)
-    for key in ("seconds_per_iteration", "tflops", "samples_per_second"):
-        assert top[key] == pytest.approx(row[key], rel=1e-5)
-    assert 'source="log"}' in command("run", "--once", log).stdout
-
-
-def test_top_shows_what_an_engine_prints(tmp_path: Path) -> None:
-    """And a run that died before its first iteration."""
-    log = log_of("DeepSpeed's engine without Megatron", tmp_path / "run.log")
-    top = top_of(log)
-    assert (top["samples_per_second"], top["max_memory_bytes"]) == (172.0, row_of(log)["memory_bytes"])
-    head = _text(CASES["notes of 2021"]).partition("[after")[0]
-    log.write_text(f"{head}RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
-    assert top_of(log)["run"] == "run"
 
 
 def test_nemos_bar(tmp_path: Path) -> None:
