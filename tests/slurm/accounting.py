@@ -8,11 +8,11 @@ import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.programs import TETHERED, free_port, slack, wait
-from tests.slurm.cluster import Cluster
+from tests.programs import TETHERED, free_port, wait
+from tests.slurm.cluster import COMMON, Cluster, end
 
 USERS = ("mm-ada", "mm-bob")
 NODES = tuple(f"node-{number:02d}" for number in range(1, 9))
@@ -33,38 +33,19 @@ StoragePass=slurm
 StorageLoc=slurm
 """
 _CONF = """\
-ClusterName=test
-SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={ctl}
 AuthType=auth/munge
 CredType=cred/munge
 AuthInfo=socket={directory}/munge.socket
 SlurmUser=root
 SlurmdUser=root
-StateSaveLocation={directory}/state
-SlurmdSpoolDir={directory}/spool/%n
-SlurmctldPidFile={directory}/slurmctld.pid
-SlurmdPidFile={directory}/%n.pid
-SlurmctldLogFile={directory}/slurmctld.log
-SlurmdLogFile={directory}/%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=localhost
 AccountingStoragePort={dbd}
 AccountingStoragePass={directory}/munge.socket
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,requeue_delay=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-ReturnToService=2
-FirstJobId=1701
-KillWait=1
-CompleteWait=0
 MessageTimeout=5
 {nodes}
 PartitionName=main Nodes=node-[01-06] Default=YES MaxTime=INFINITE State=UP PriorityTier=1
@@ -119,7 +100,7 @@ def accounted(directory: Path) -> Iterator[Accounted]:
         f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={free_port()} CPUs=8" for name in NODES
     )
     made = Accounted(directory)
-    made.conf.write_text(_CONF.format(directory=directory, nodes=nodes, **ports))
+    made.conf.write_text((COMMON + _CONF).format(directory=directory, nodes=nodes, **ports))
     (directory / "slurmdbd.conf").write_text(_DBD.format(directory=directory, **ports))
     (directory / "slurmdbd.conf").chmod(0o600)
     (directory / "munge.key").write_bytes(os.urandom(128))
@@ -133,7 +114,7 @@ def accounted(directory: Path) -> Iterator[Accounted]:
                 daemon = subprocess.Popen(
                     [*TETHERED, *command], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
-            ends.callback(_end, daemon)
+            ends.callback(end, daemon)
             return daemon
 
         begin("munged", "--foreground", "--force", f"--key-file={directory}/munge.key", f"--socket={munge}",
@@ -158,19 +139,7 @@ def accounted(directory: Path) -> Iterator[Accounted]:
         try:
             yield made
         finally:
-            with suppress(AssertionError, subprocess.TimeoutExpired):
-                if jobs := made.jobs():
-                    made.run("scancel", "--signal=KILL", "--full", *jobs)
-                    made.run("scancel", *jobs)
-                wait(lambda: not made.jobs(), 5.0, "jobs that do not end")
-
-
-def _end(daemon: subprocess.Popen[bytes]) -> None:
-    daemon.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        daemon.wait(timeout=slack(5))
-    daemon.kill()
-    daemon.wait(timeout=slack(5))
+            made.end_jobs()
 
 
 def _succeeds(made: Cluster, *command: str) -> bool:

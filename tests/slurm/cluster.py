@@ -13,14 +13,9 @@ from pathlib import Path
 from tests.programs import TETHERED, free_port, slack, wait
 
 NODES = ("node-01", "node-02", "node-03", "node-04")
-_CONF = """\
+COMMON = """\
 ClusterName=test
 SlurmctldHost=localhost(127.0.0.1)
-SlurmctldPort={port}
-AuthType=auth/none
-CredType=cred/none
-SlurmUser={user}
-SlurmdUser={user}
 StateSaveLocation={directory}/state
 SlurmdSpoolDir={directory}/spool/%n
 SlurmctldPidFile={directory}/slurmctld.pid
@@ -31,15 +26,22 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 ReturnToService=2
 FirstJobId=1701
 KillWait=1
 CompleteWait=0
+"""
+_CONF = """\
+SlurmctldPort={port}
+AuthType=auth/none
+CredType=cred/none
+SlurmUser={user}
+SlurmdUser={user}
+AccountingStorageType=accounting_storage/none
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -74,6 +76,14 @@ class Cluster:
         """Ids of all that are in the queue."""
         return self.run("squeue", "-h", "-o", "%i").split()
 
+    def end_jobs(self) -> None:
+        """No job is left."""
+        with suppress(AssertionError, subprocess.TimeoutExpired):
+            if jobs := self.jobs():
+                self.run("scancel", "--signal=KILL", "--full", *jobs)
+                self.run("scancel", *jobs)
+            wait(lambda: not self.jobs(), 5.0, "jobs that do not end")
+
     def wait_for(self, job: str, state: str, timeout: float = 15.0) -> None:
         """Until the job is in that state."""
         wait(lambda: self.show(job)["JobState"] == state, timeout, lambda: str(self.show(job)))
@@ -91,7 +101,7 @@ def cluster(directory: Path) -> Iterator[Cluster]:
     (directory / "state").mkdir()
     made = Cluster(directory)
     made.conf.write_text(
-        _CONF.format(port=free_port(), user=getpass.getuser(), directory=directory, nodes=nodes), "utf-8"
+        (COMMON + _CONF).format(port=free_port(), user=getpass.getuser(), directory=directory, nodes=nodes), "utf-8"
     )
     daemons = [_begin(made, directory, "slurmctld", "-D", "-c", "-i")]
     daemons += [_begin(made, directory, "slurmd", "-D", "-N", name) for name in NODES]
@@ -99,18 +109,19 @@ def cluster(directory: Path) -> Iterator[Cluster]:
         wait(lambda: _idle(made), 20.0, lambda: "".join(log.read_text() for log in directory.glob("*.out")))
         yield made
     finally:
-        with suppress(AssertionError, subprocess.TimeoutExpired):
-            if jobs := made.jobs():
-                made.run("scancel", "--signal=KILL", "--full", *jobs)
-                made.run("scancel", *jobs)
-            wait(lambda: not made.jobs(), 5.0, "jobs that do not end")
-        for daemon in reversed(daemons):
-            daemon.terminate()
-        for daemon in daemons:
-            with suppress(subprocess.TimeoutExpired):
-                daemon.wait(timeout=slack(5))
-            daemon.kill()
+        made.end_jobs()
+        end(*reversed(daemons))
+
+
+def end(*daemons: subprocess.Popen[bytes]) -> None:
+    """End daemons."""
+    for daemon in daemons:
+        daemon.terminate()
+    for daemon in daemons:
+        with suppress(subprocess.TimeoutExpired):
             daemon.wait(timeout=slack(5))
+        daemon.kill()
+        daemon.wait(timeout=slack(5))
 
 
 def _begin(made: Cluster, directory: Path, *command: str) -> subprocess.Popen[bytes]:
