@@ -79,19 +79,12 @@ def missing(reports: Sequence[Report], world_size: int | None) -> Missing | None
     """Return the ranks for which the others wait; None if the reports do not show them."""
     waiting = {report.rank for report in reports if report.work is not None}
     groups: dict[str, dict[int, Report]] = {}
-    sizes: dict[str, int] = {}
     for report in reports:
         groups.setdefault(report.group, {})[report.rank] = report
-        if report.name and report.group_rank is not None:
-            sizes[report.name] = max(sizes.get(report.name, 0), report.group_rank + 1)
-    behind: dict[str, set[int]] = {}
-    silent: dict[str, set[int]] = {}
-    for name, group in groups.items():
-        stuck = _stuck(group)
-        if stuck is not None:
-            late = {rank for rank, one in group.items() if one.enqueued is not None and one.enqueued < stuck}
-            behind[name] = late - waiting
-            silent[name] = set(_members(group, world_size, sizes)) - set(group) - waiting
+    sizes = _sizes(reports)
+    stuck = {name: work for name, group in groups.items() if (work := _stuck(group)) is not None}
+    behind = {name: _behind(groups[name], work) - waiting for name, work in stuck.items()}
+    silent = {name: set(_members(groups[name], world_size, sizes)) - set(groups[name]) - waiting for name in stuck}
     found = set[int]().union(*behind.values())
     if found:  # if few ranks wait, they may be the faulty ones
         few = len(found) <= max(1, len(waiting) // 2)
@@ -109,15 +102,30 @@ def _stuck(group: _Group) -> int | None:
     return min((report.work for report in group.values() if report.work is not None), default=None)
 
 
+def _sizes(reports: Sequence[Report]) -> dict[str, int]:
+    """Return purpose -> the size of its largest group, as far as ranks report."""
+    sizes: dict[str, int] = {}
+    for report in reports:
+        if report.name and report.group_rank is not None:
+            sizes[report.name] = max(sizes.get(report.name, 0), report.group_rank + 1)
+    return sizes
+
+
+def _behind(group: _Group, work: int) -> set[int]:
+    """Return the ranks that have not begun this collective."""
+    return {rank for rank, report in group.items() if report.enqueued is not None and report.enqueued < work}
+
+
 def _members(group: _Group, world_size: int | None, sizes: Mapping[str, int]) -> range:
     """Return the ranks of a group, derived from those that report; empty if their distances differ."""
-    pairs = sorted((report.group_rank, rank) for rank, report in group.items() if report.group_rank is not None)
-    if len(pairs) < 2 or pairs[0][0] == pairs[-1][0]:
+    pairs = [(report.group_rank, rank) for rank, report in group.items() if report.group_rank is not None]
+    places = dict(pairs)
+    if len(places) < 2 or len(places) < len(pairs):
         return range(0)
-    (first, rank), (last, other) = pairs[0], pairs[-1]
-    step, rest = divmod(other - rank, last - first)
-    start = rank - step * first
-    if rest or step < 1 or start < 0 or any(r != start + step * g for g, r in pairs):
+    first, last = min(places), max(places)
+    step = (places[last] - places[first]) // (last - first)
+    start = places[first] - step * first
+    if step < 1 or start < 0 or any(rank != start + step * place for place, rank in places.items()):
         return range(0)
     name = next((report.name for report in group.values() if report.name), "")
     size = max(last + 1, sizes.get(name, 0))
