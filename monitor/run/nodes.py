@@ -151,12 +151,8 @@ def suspects(state: RunState) -> list[str]:
     A rank with a watchdog time-out is a victim, so its node is not suspect. The node of the missing rank is. In a job
     of one node each failure is on that node: it is suspect only if its hardware failed.
     """
-    attempt = state.attempt
-    failure, names = attempt.failure, list[str]()
-    if failure is not None and not (failure.failure == "nccl" and attempt.watchdog_ranks):
-        by_rank = node_of(state, failure.rank) if failure.node is None and failure.rank is not None else None
-        names += [name for name in (failure.node or by_rank,) if name is not None]
-    found = missing_ranks(attempt)
+    failure, found = state.attempt.failure, missing_ranks(state.attempt)
+    names = [name] if (name := _failed_node(state)) is not None else []
     if found is not None:
         names += nodes_of_ranks(state, found.ranks).values()
     if failure is not None and failure.failure in HARDWARE_FAULTS:
@@ -165,6 +161,14 @@ def suspects(state: RunState) -> list[str]:
     elif not _has_several_nodes(state):
         return []
     return list(dict.fromkeys(name for name in names if name not in _LOCAL))
+
+
+def _failed_node(state: RunState) -> str | None:
+    """Return the node of the failure, unless its rank is a victim."""
+    failure = state.attempt.failure
+    if failure is None or (failure.failure == "nccl" and state.attempt.watchdog_ranks):
+        return None
+    return failure.node if failure.node is not None or failure.rank is None else node_of(state, failure.rank)
 
 
 def _has_several_nodes(state: RunState) -> bool:
