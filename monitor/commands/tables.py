@@ -3,7 +3,6 @@
 import io
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from typing import TypeAlias
 
 from rich.console import Console, JustifyMethod, RenderableType
@@ -17,23 +16,17 @@ UNBOUNDED = 100_000  # columns for a file or a pipe
 Cell: TypeAlias = str | Text
 
 
-def grid(
-    headers: Sequence[str],
-    rows: Iterable[Sequence[Cell]],
-    right: Sequence[bool],
-    styles: Iterable[str] = repeat(""),
-    gap: int = 2,
-) -> Table:
+def grid(headers: Sequence[str], rows: Iterable[Sequence[Cell]], right: Sequence[bool], gap: int = 2) -> Table:
     """Return a table without rules; texts that are too wide are wrapped, and control characters are escaped.
 
-    `right` marks right-aligned columns, `styles` gives each row's style, `gap` the blanks between two columns.
+    `right` marks right-aligned columns, `gap` is the number of blanks between two columns.
     """
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
     for header, figures in zip(headers, right, strict=True):
         side: JustifyMethod = "right" if figures else "left"
         table.add_column(Text(one_line(header)), justify=side, overflow="fold")
-    for row, style in zip(rows, styles, strict=False):
-        table.add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in row), style=style)
+    for row in rows:
+        table.add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in row))
     return table
 
 
