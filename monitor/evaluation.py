@@ -54,6 +54,8 @@ class MonitoredRun:
     state: RunState
     book: IncidentBook = field(default_factory=IncidentBook)
     historical: bool = False
+    expired: bool = False
+    """True: it ended longer ago than `run_retention`. It has no series and is not evaluated until it progresses."""
     clock: float = -math.inf
     """For a finished log: the instant up to which lines were folded or time has passed."""
     passed: float = math.nextafter(-math.inf, 0.0)
@@ -307,7 +309,7 @@ class Evaluator:
         return min(ahead, default=None)
 
     def _findings(self, run: MonitoredRun, now: float) -> dict[str, Finding]:
-        if run.historical or not run.state.proven:
+        if run.historical or run.expired or not run.state.proven:
             return {}
         state, found = run.state, {}
         for rule, settings in self._rules:

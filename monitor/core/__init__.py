@@ -22,7 +22,6 @@ tick it evaluates the rules of the runs that are due. A line passes the first gr
     extension.py    the interface of optional parts (Slurm, remediation)
     outbox.py       pending notifications
     view.py         what HTTP shows of the runs
-    ended.py        what the page still shows of expired runs
 
 Instants are seconds of the daemon's steady clock (system/clock.py), which does not jump when the wall clock is set.
 Unix time is instant + `wall_offset`. Each message concerns one source and each evaluation one run:
@@ -49,7 +48,7 @@ from megatron_monitor.core.intake import MessageHandler
 from megatron_monitor.core.logs import Log
 from megatron_monitor.core.outbox import Outbox
 from megatron_monitor.core.runs import Run
-from megatron_monitor.core.saved import ENDED, EXTENSION, MONITOR, LogState, PartitionOffset, Saved, UnclaimedState
+from megatron_monitor.core.saved import EXTENSION, MONITOR, LogState, PartitionOffset, Saved, UnclaimedState
 from megatron_monitor.core.view import count_sources, show
 from megatron_monitor.core.watched import LOOK, Watched
 from megatron_monitor.evaluation import Evaluator
@@ -57,7 +56,6 @@ from megatron_monitor.follow.messages import Position
 from megatron_monitor.incidents import Transition
 from megatron_monitor.run.derived import run_state
 from megatron_monitor.run.phases import ENDED as PHASES_OF_END
-from megatron_monitor.scalars import LONGEST_SECONDS
 from megatron_monitor.snapshot import EVERYTHING, MonitorCounts, Snapshot, ViewRequest
 
 _log = logging.getLogger(__name__)
@@ -220,17 +218,16 @@ class Core(Watched):
             if run.state.proven and (run.shown is not None or not run.log.unread)
         ]
         ends = {"stopped": self._stopped, "over": self._over}
-        found = (show(run, now, self.config, self.quarantine, self._shown_run, asked, **ends) for run in runs)
-        shown = tuple(one for one in found if one is not None)
+        views = [(run, show(run, now, self.config, self.quarantine, self._shown_run, asked, **ends)) for run in runs]
+        shown = tuple(view for run, view in views if view is not None and not run.expired)
+        ended = tuple(view for run, view in views if view is not None and run.expired)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
         count_sources(self.counted(), self.sources, unreadable)
         self.counts.set("runs", 0 if self._over else len(shown))
         behind = max(0.0, now - self.read_until)
         self.counts.set("snapshot_age_seconds", behind)
-        at = now + self.wall_offset
-        ended = self.ended.show({run.run for run in shown}, (self.sources.names, self.saved.sources), at)
         return Snapshot(
-            at=at,
+            at=now + self.wall_offset,
             runs=shown,
             monitor=self.counts.frozen(),
             incidents=tuple(incident for run in (*shown, *ended) for incident in run.page["incidents"]),
@@ -280,12 +277,11 @@ class Core(Watched):
         self.changed = self.save_soon = True
         for extension in self.extensions:
             extension.changed = True
-        self.touched.update((ENDED,), self.saved.logs, self.logs, self.sources.dormant_logs)
+        self.touched.update(self.saved.logs, self.logs, self.sources.dormant_logs)
 
     def save(self, now: float) -> Saved:
         """Return what a restart needs: consistent states and offsets."""
         saved = self._of_monitor(now)
-        saved.ended = self.ended.by_name
         saved.extensions = {extension.name: extension.save() for extension in self.extensions if extension.name}
         for log in {*self.saved.logs, *self.logs, *self.sources.dormant_logs}:
             if (one := self._of_log(log, now)) is not None:
@@ -300,9 +296,8 @@ class Core(Watched):
         for extension in self.extensions:
             if extension.name and extension.changed:
                 found[f"{EXTENSION}{extension.name}"], extension.changed = extension.save(), False
-        own: dict[str, Any] = {ENDED: self.ended.by_name}
         for name in self.touched:
-            value = own[name] if name in own else self._of_log(name, now)
+            value = self._of_log(name, now)
             found[name] = None if value is None else self.quarantine.encoded(name, value)
         self.touched.clear()
         return found
@@ -344,8 +339,6 @@ class Core(Watched):
         Each source and its run are claimed when the follower has verified the position. Instants continue those that
         were saved (`wall_offset`).
         """
-        if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon dropped
-            saved.forget_expired_runs()
         positions = saved.positions
         self.saved = UnclaimedState(saved)
         self.wall_offset = saved.wall_offset
@@ -360,7 +353,6 @@ class Core(Watched):
                 except msgspec.MsgspecError as error:
                     _log.warning("state of %s cannot be read: %s; it starts empty", extension.name, error)
                     self.counts.add("state_rebuilds_total")
-        self.ended.by_name.update(saved.ended)
         for name, series in saved.counts.items():
             if name.endswith("_total"):
                 self.counts.values.setdefault(name, {}).update({tuple(labels): value for labels, value in series})

@@ -172,6 +172,9 @@ class Folding:
         state.arrived = at if single else None
         before, stamped, read_at = state.progress_at, state.attempt.progress_clock, state.read_at
         dead = state.attempt.phase in ENDED
+        if run.expired:
+            run.expired, run.historical = False, run.historical or dead  # its end was reported before
+            state.live = state.live and not run.historical
         self._watched.of_run(run, lambda: self._watched.judge.take(run, entries, source.name, at, source.caught_up))
         state.arrived = None
         dies = not dead and state.attempt.phase == "crashed" and counted_in(state, source.name)
@@ -242,12 +245,12 @@ class Folding:
         holding = [one for one in self.holders() if self._watched.current(one) is run]
         if run.deferred or holding:
             state, book = copy.deepcopy((run.state, run.book))
-            run = Run(state, book, run.historical, log=run.log, deferred=list(run.deferred))
+            run = Run(state, book, run.historical, run.expired, log=run.log, deferred=list(run.deferred))
             for source in holding:
                 for entry, at in source.experiments.held:
                     self._watched.judge.take(run, (entry,), source.name, at, source.caught_up)
             self._take_held_back(run)
-        return MonitoredRun(run.state, run.book, run.historical)
+        return MonitoredRun(run.state, run.book, run.historical, run.expired)
 
     def drop(self, name: str) -> None:
         """Forget the held lines of that source."""

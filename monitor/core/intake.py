@@ -381,8 +381,11 @@ class MessageHandler:
     def _scanned(self, message: Scanned) -> None:
         self.scanned.add(message.mount)
         for name in message.forgotten:
+            source = self._watched.sources.awake(name)
             self._drop(name)
             self.unreadable.pop(name, None)
+            if source is not None:
+                self._watched.forget_expired(source.log)
         self._watched.counts.add("stat_calls_total", by=message.stats)
         for name, count in message.errors.items():
             self._watched.counts.add("io_errors_total", name, by=count)

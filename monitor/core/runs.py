@@ -123,7 +123,7 @@ class Runs(dict[str, Run]):
                 state.name = present
                 if state.live and state.coverage.until is None:
                     state.coverage.unconfirmed = state.coverage.unconfirmed or 0.0
-                run = self._add(Run(state, known.book, known.historical, log=log))
+                run = self._add(Run(state, known.book, known.historical, known.expired, log=log))
                 if state.progress_at is not None:
                     run.dated = state.progress_at, state.attempt.progress_clock, state.iterations_total
 

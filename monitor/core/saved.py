@@ -19,9 +19,8 @@ from megatron_monitor.incident_events import IncidentEvents
 from megatron_monitor.parsers.reader import Bookmark
 from megatron_monitor.pushed import Agent
 from megatron_monitor.run.experiments import ExperimentState
-from megatron_monitor.snapshot import RunSnapshot
 
-MONITOR, ENDED, EXTENSION = "\0monitor", "\0ended", "\0extension\0"
+MONITOR, EXTENSION = "\0monitor", "\0extension\0"
 """Names of parts that cannot be names of runs."""
 _KEEP_SECONDS = 30 * 86400.0  # after a month without access, a mount will not come back
 
@@ -87,8 +86,6 @@ class Saved(LogState):
     """The events to which incidents belong."""
     alerts: Alerts = field(default_factory=Alerts)
     """The alerts for Alertmanager."""
-    ended: dict[str, RunSnapshot] = field(default_factory=dict)
-    """Ended runs that only the page still shows. A separate part of the file."""
     contact_at: float = float("-inf")
     """Instant until which all sources were observed. Parts that were not saved again had not changed."""
     unclaimed: dict[str, float] = field(default_factory=dict)
@@ -100,13 +97,6 @@ class Saved(LogState):
     def positions(self) -> dict[str, Position]:
         """Source -> position for the follower to verify."""
         return {name: source.position for name, source in self.sources.items()}
-
-    def forget_expired_runs(self) -> None:
-        """Drop the sources of expired runs, so that they are read again."""
-        kept = {run.state.experiment.log or name for name, run in self.runs.items()}
-        for name, one in list(self.sources.items()):
-            if one.run not in kept and one.reader.matched_lines and not one.put_out:
-                del self.sources[name]
 
 
 class Groups(dict[str, tuple[str, ...]]):
@@ -182,7 +172,6 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
         kept = {key.removeprefix(EXTENSION): parts.pop(key) for key in [*parts] if key.startswith(EXTENSION)}
         saved = decode(parts.pop(MONITOR), type=Saved)
         saved.extensions = kept
-        saved.ended = decode(parts.pop(ENDED), type=dict[str, RunSnapshot])
     except (msgspec.MsgspecError, KeyError) as error:
         problems.append(f"the monitor's own part cannot be read: {error}")
         return saved

@@ -5,13 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from megatron_monitor.config import Config
-from megatron_monitor.core.ended import EndedRuns
-from megatron_monitor.core.logs import Logs
+from megatron_monitor.core.logs import Log, Logs
 from megatron_monitor.core.quarantine import Quarantine
 from megatron_monitor.core.runs import Run, Runs, came_back
-from megatron_monitor.core.saved import ENDED, LogState, UnclaimedState
+from megatron_monitor.core.saved import LogState, UnclaimedState
 from megatron_monitor.core.sources import Source, Sources
-from megatron_monitor.core.view import show
 from megatron_monitor.evaluation import Evaluator
 from megatron_monitor.identity.naming import experiment_name
 from megatron_monitor.incidents import Transition
@@ -21,6 +19,7 @@ from megatron_monitor.snapshot import MonitorCounts
 _MAX_EVALUATION_INTERVAL = 15.0  # seconds between two evaluations of a healthy run
 LOOK = 1.0
 """Seconds between two evaluations of other runs: progress timeouts are at least 60 s."""
+_EXPIRED_POINTS = 64  # points of a chart of an expired run
 _NAMED = 100  # refused runs named in the log
 _log = logging.getLogger(__name__)
 
@@ -39,9 +38,8 @@ class Watched:
         """Transitions since the last tick."""
         self.changed = False
         """True: something worth saving happened since the flag was cleared."""
-        self.touched: set[str] = {ENDED}
+        self.touched: set[str] = set()
         """The parts of the state that changed since they were saved; the part of a log has its name."""
-        self.ended = EndedRuns()
         self.save_soon = False
         """True: save at once, because a notification is pending or a file was rotated."""
         self.dormant_seconds = float("inf")
@@ -74,7 +72,12 @@ class Watched:
 
     def due(self, now: float) -> list[Run]:
         """Return the runs to evaluate now: they have news, or a deadline of theirs has come."""
-        return [run for run in self.runs.values() if not now < run.next_check <= now + _MAX_EVALUATION_INTERVAL]
+        latest = now + _MAX_EVALUATION_INTERVAL
+        return [
+            run
+            for run in self.runs.values()
+            if run.next_check == float("-inf") or not (run.expired or now < run.next_check <= latest)
+        ]
 
     def next_check(self, run: Run, now: float) -> float:
         """Return when the run must be evaluated again without news: after 15 s without an open incident or a near
@@ -113,24 +116,25 @@ class Watched:
             one.put_out = True
 
     def let_go(self, run: Run, now: float) -> None:
-        """Drop the run if it has expired. The page keeps its last content."""
-        if self.runs.expired(run, now):
-            self._keep_page(run, now)
+        """End the series of the run if it has expired. It is dropped if none of its files is left."""
+        expired = self.runs.expired(run, now)
+        if expired and not run.expired:
             self._close(run, "it ended longer ago than run_retention", now)
-            self.runs.drop(run)
-            self.touch(run.log.name)
+            run.state.history.thin(_EXPIRED_POINTS)
+            self.request(run)
+        run.expired = expired
+        self.forget_expired(run.log)
+
+    def forget_expired(self, log: Log) -> None:
+        """Drop the expired runs of a log without files."""
+        for run in [] if log.sources or self.awaited[log.name] > 0 else [*log.runs.values()]:
+            if run.expired:
+                self.runs.drop(run)
+                self.touch(log.name)
 
     def _close(self, run: Run, why: str, now: float) -> None:
         """End the open incidents of a run that is dropped."""
         self.of_run(run, lambda: self.judge.give_up(run, why, now), failed=bool(run.failed))
-
-    def _keep_page(self, run: Run, now: float) -> None:
-        shown = run.shown
-        if run.state.proven and not run.failed:
-            shown = show(run, now, self.config, self.quarantine)
-        if shown is not None:
-            self.ended.keep(shown)
-            self.touch(ENDED)
 
     @property
     def wall_offset(self) -> float:

@@ -231,20 +231,18 @@ def test_a_restart_of_the_daemon_goes_on() -> None:
     assert durations.buckets[-1][1] == 3.0
 
 
-def test_a_log_that_is_named_by_hand_is_shown_whatever_an_earlier_daemon_forgot() -> None:
-    """A daemon lets a finished run go after its retention and keeps the offset. Another reads again."""
-    core = core_for()
-    text = line(1) + b"[exiting program at iteration 1] datetime: 2026-01-01 00:00:00 \n"
-    read(core, "/l/a.log", text)
+def test_a_log_that_is_named_by_hand_is_shown_however_long_ago_it_ended() -> None:
+    """Another monitor, with a short retention, has read it before."""
+    core, path = core_for(), "/l/a.log"
+    read(core, path, line(1) + b"[exiting program at iteration 1] datetime: 2026-01-01 00:00:00 \n")
     core.tick(NOW + core.config.run_retention + 1)
     later = NOW + core.config.run_retention + 2
-
-    def restored(retention: float) -> set[str]:
-        config = msgspec.structs.replace(core.config, run_retention=retention)
-        return set(Core(config).restore(decode(encode(core.save(later)), type(core.save(later)))))
-
-    assert restored(3600.0) == {"/l/a.log"}
-    assert restored(LONGEST_SECONDS) == set()
+    again = Core(msgspec.structs.replace(core.config, run_retention=LONGEST_SECONDS))
+    place = again.restore(decode(encode(core.save(later)), type(core.save(later))))[path]
+    again.handle(Opened(path, path, place, place.offset, NOW, True, offset=place.offset), later)
+    again.handle(CaughtUp(path, later), later)
+    again.tick(later)
+    assert state_of(again, later) == {"a": "finished"}
 
 
 class NotingJudge(Evaluator):
@@ -365,7 +363,7 @@ def test_what_a_dropped_run_leaves_open_ends() -> None:
     assert core.tick(NOW + core.config.run_retention) == []
     (end,) = core.tick(NOW + core.config.run_retention + 1)
     assert (end.incident, end.status, end.event) == ("crash", "resolved", crash.event)
-    assert core.runs == {}
+    assert core.snapshot(NOW + core.config.run_retention + 1).runs == ()
 
 
 def test_a_run_of_which_nothing_is_expected_has_no_deadline() -> None:

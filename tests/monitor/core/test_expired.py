@@ -1,11 +1,9 @@
-"""Runs that are over stay on the page after their series have left, until their files vanish."""
+"""A run that ended longer ago than run_retention has no series, but is on the page. Its next attempt continues it."""
 
 from html import unescape
 
 from megatron_monitor.breakdown.messages import advice_for
-from megatron_monitor.charts.history import SERIES, History
 from megatron_monitor.core import Core
-from megatron_monitor.core.ended import MOST, EndedRuns
 from megatron_monitor.follow.messages import CaughtUp, Opened, Scanned
 from megatron_monitor.serve.fleet import worst_first
 from megatron_monitor.serve.page import render_run
@@ -31,8 +29,8 @@ def dead(core: Core, name: str, last: bytes = b"") -> None:
     core.tick(NOW + 1)
 
 
-def test_a_dead_run_is_on_the_page_after_its_series_have_left() -> None:
-    """With its state, its cause, its charts; over a restart; until its file is gone or it moves."""
+def test_an_expired_run_stays_on_the_page() -> None:
+    """With its state, its cause and its charts; over a restart; until its file is gone or it progresses."""
     core = core_for()
     dead(core, "a", OOM)
     dead(core, "silent")  # nobody knows what became of it
@@ -42,7 +40,6 @@ def test_a_dead_run_is_on_the_page_after_its_series_have_left() -> None:
     first, silent = shown.ended
     assert (first.page["state"], silent.page["state"]) == ("crashed", "lost")
     assert first.page["failure"].startswith("cuda_oom")
-    assert first.samples == {}
     (end,) = first.page["history"]
     assert (end["incident"], end["severity"], end["iteration"]) == ("crash", "critical", 300)
     text = unescape(render_run(first, LATER, "../"))
@@ -56,35 +53,45 @@ def test_a_dead_run_is_on_the_page_after_its_series_have_left() -> None:
 
     again = core_for()
     positions = again.restore(decode(encode(core.save(LATER)), type(core.save(LATER))))
-    assert [run.run for run in again.snapshot(LATER).ended] == ["a", "silent"]
-    assert history_json(again.snapshot(LATER).ended[0].history)["steps"] == steps
     for path in ("/l/a.log", "/l/silent.log"):
         place = positions[path]
         again.handle(Opened(path, path, place, place.offset, NOW, True, offset=place.offset), LATER)
         again.handle(CaughtUp(path, LATER), LATER)
+    assert [run.run for run in again.snapshot(LATER).ended] == ["a", "silent"]
+    assert history_json(again.snapshot(LATER).ended[0].history)["steps"] == steps
     again.handle(data("/l/a.log", line(301), offset=positions["/l/a.log"].offset, mtime=LATER, at=LATER), LATER)
-    moved = again.snapshot(LATER)
+    again.tick(LATER + 1)
+    moved = again.snapshot(LATER + 1)
     assert ([run.run for run in moved.runs], [run.run for run in moved.ended]) == (["a"], ["silent"])
     again.handle(Scanned("/", LATER, forgotten=("/l/silent.log",)), LATER)
     assert again.snapshot(LATER).ended == ()
 
 
-def test_they_are_few_and_their_incidents_end() -> None:
-    """The last MOST that left; after a day nothing of them is open any more."""
-    ended = EndedRuns()
-    incident = {"run": "0", "incident": "crash", "severity": "critical", "since": NOW}
-    history = History()
-    for iteration in range(1, 301):
-        history.add_step((iteration, None, 0, *([1.0] * len(SERIES))))
-    for number in range(MOST + 5):
-        page = {"run": str(number), "sources": ["/l"], "incidents": [incident], "state": "crashed"}
-        ended.keep(RunSnapshot(str(number), {}, page, history))
-    shown = ended.show((), [{"/l"}], NOW + HOUR)
-    assert {int(run.run) for run in shown} == set(range(5, MOST + 5))
-    assert all(run.page["incidents"] for run in shown)
-    assert sum(len(run.history.steps) for run in shown) < 20 * 128 + (MOST - 20) * 32
-    assert len(encode(ended.by_name)) < 3e6
-    assert not any(run.page["incidents"] for run in ended.show((), [{"/l"}], NOW + 25 * HOUR))
+def test_the_next_job_of_a_chain_continues_an_expired_run() -> None:
+    """A job may wait in the queue for hours: its restart, its lost work and a hang of its set-up count all the same."""
+    core, path = core_for(), "/l/a.log"
+    core.handle(opened(path, NOW), NOW)
+    core.handle(CaughtUp(path, NOW), NOW)
+    text = b"".join(map(line, range(1, 301))) + OOM
+    core.handle(data(path, text, mtime=NOW, at=NOW), NOW)
+    told = [item for second in range(0, 3 * 3600, 10) for item in core.tick(NOW + second)]
+    assert {item.incident: item.status for item in told} == {"crash": "resolved", "crash_without_exit": "resolved"}
+    later = NOW + 3 * HOUR
+    assert core.snapshot(later).runs == ()
+
+    begin = (
+        b"using world size: 8, data-parallel-size: 8, tensor-model-parallel size: 1, pipeline-model-parallel size: 1\n"
+    )
+    core.handle(data(path, begin, offset=len(text), mtime=later, at=later), later)
+    told = [item for second in range(0, 3 * 3600, 10) for item in core.tick(later + second)]
+    assert [(item.incident, item.status) for item in told if item.severity == "critical"][:1] == [("hang", "firing")]
+    later += 3 * HOUR
+    steps = b"".join(map(line, range(251, 261)))
+    core.handle(data(path, steps, offset=len(text) + len(begin), mtime=later, at=later), later)
+    core.tick(later + 1)
+    state = core.runs["a"].state
+    assert (state.restarts, state.lost_iterations_total, state.iterations_total) == (1, 50, 310)
+    assert [run.run for run in core.snapshot(later + 1).runs] == ["a"]
 
 
 def test_the_worst_stand_first() -> None:
