@@ -326,8 +326,7 @@ class Core(Watched):
                 if not source.waiting:  # otherwise its steps are in no run yet, and it is read again
                     found.sources[source.name] = source.save(now)
             for run in runs:
-                if run.state.proven:
-                    found.runs[run.state.name] = self.folding.complete(run)
+                found.runs[run.state.name] = self.folding.complete(run)
         except Exception as error:  # noqa: BLE001 - a failure is confined to this log
             self.quarantine.note("state", log, error)
             return None

@@ -109,3 +109,19 @@ def test_the_worst_stand_first() -> None:
     ]  # fmt: skip
     got = worst_first(Snapshot(NOW, tuple(runs[:5]), ended=tuple(runs[5:])).all_runs, NOW)
     assert "".join(run.run for run in got) == "fj" + "id" + "e" + "ag" + "hbc"
+
+
+def test_a_killed_monitor_knows_the_set_up_that_it_had_read() -> None:
+    """No step had come yet, so nothing had proved a training."""
+    core, path = core_for(), "/l/a.log"
+    setup = (
+        b"using world size: 8, data-parallel-size: 8, tensor-model-parallel size: 1, pipeline-model-parallel size: 1\n"
+    )
+    core.handle(opened(path, NOW), NOW)
+    core.handle(data(path, setup), NOW)
+    again = core_for()
+    place = again.restore(decode(encode(core.save(NOW)), type(core.save(NOW))))[path]
+    assert place.offset == len(setup)
+    again.handle(Opened(path, path, place, place.offset, NOW, True, offset=place.offset), NOW)
+    again.handle(data(path, line(1), offset=place.offset), NOW)
+    assert again.runs["a"].state.attempt.topology.world_size == 8
