@@ -244,8 +244,12 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
         return "copy of a step"
     if not known and last is not None and iteration == last + (attempt.log_interval or 1):
         return "new step"
-    if (other := _see_another(state, iteration)) is not None:
-        return other
+    return _see_another(state, iteration) or _see_order(state, event, source, counted=counted)
+
+
+def _see_order(state: RunState, event: IterationLogged, source: str, *, counted: bool) -> Seen:
+    """Return the observation for a step by its distance from the last one. `counted`: the last one is of its kind."""
+    attempt, iteration, last = state.attempt, event.iteration, state.attempt.last_iteration
     cursor = state.copies.positions.get(source)
     ahead = 0 if last is None else iteration - last
     if cursor is not None and cursor.set_up_again and ahead > _FAR * (attempt.log_interval or iteration):
