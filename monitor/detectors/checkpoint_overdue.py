@@ -1,10 +1,9 @@
 """The rule `checkpoint_overdue`: the run continues much longer without a save than before, or than its arguments state.
 
-If the run saves every N iterations, iterations are counted. If it saves by the clock, training time is counted. A run
-that never saved may not intend to save, so that the finding is only shown.
+A run that saves by the clock has no interval in iterations and is not judged. A run that never saved may not intend to
+save, so that the finding is only shown.
 """
 
-import math
 from collections.abc import Sequence
 
 from msgspec import Struct, field
@@ -24,7 +23,6 @@ _REGULAR = 1.1  # maximum ratio of the longest to the shortest span of a run tha
 
 _FACTOR = 2.0  # Times the interval: one omitted save is notified when the next one is due as well.
 _NEVER_FACTOR = 3.0  # Times the interval of the arguments, for a run that has not saved yet: shown, not notified.
-_IRREGULAR_FACTOR = 3.0  # Times the longest span of training time, for a run without a fixed interval.
 
 
 class Limit(Struct):
@@ -33,16 +31,11 @@ class Limit(Struct):
     notified: bool
     """False: only shown."""
     basis: str
-    iterations: float = math.inf
-    seconds: float = math.inf
-
-    def passed(self, rule: "CheckpointOverdue", iteration: int) -> bool:
-        """Return True if the run exceeds the limit."""
-        return iteration - (rule.last or 0) > self.iterations or rule.seconds > self.seconds
+    iterations: float
 
 
 class CheckpointOverdue(Rule):
-    """Complete saves in iterations and in training time."""
+    """Complete saves."""
 
     name = "checkpoint_overdue"
     listens = (CheckpointSaved,)
@@ -52,9 +45,6 @@ class CheckpointOverdue(Rule):
     last: int | None = None
     """Iteration of the last save, or of the beginning of this attempt if that is later."""
     spans: list[int] = field(default_factory=list)
-    span_seconds: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-    """Seconds of training since then."""
     attempt: int = 0
     saves: int = 0
     over: bool = False
@@ -69,16 +59,15 @@ class CheckpointOverdue(Rule):
             return False
         if self.saves and self.last is not None and self.attempt == attempt.number and iteration > self.last:
             self.spans.append(iteration - self.last)
-            self.span_seconds.append(self.seconds)
-            del self.spans[:-_MAX_SPANS], self.span_seconds[:-_MAX_SPANS]
-        self.last, self.seconds, self.attempt = iteration, 0.0, attempt.number
+            del self.spans[:-_MAX_SPANS]
+        self.last, self.attempt = iteration, attempt.number
         self.saves += 1
         self.silent_until = iteration + (attempt.topology.save_interval or self._usual() or 0)
         was, self.over = self.over, False
         return was
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """Count iterations and training time. Return True if the limit is crossed."""
+        """Count iterations. Return True if the limit is crossed."""
         attempt, changed, reported = state.attempt, False, 0
         limit: Limit | None = None
         for step in steps:
@@ -89,14 +78,13 @@ class CheckpointOverdue(Rule):
                 # an attempt begins at a checkpoint: the count restarts, and its first span is not representative
                 if self.last is None or not 0 <= iteration - self.last <= interval:
                     self.last = iteration
-                self.attempt, self.seconds = attempt.number, 0.0
+                self.attempt = attempt.number
                 self.silent_until = self.last + (attempt.topology.save_interval or 0)
-            self.seconds += (step.printed_seconds or 0.0) * interval
             if iteration < self.silent_until:
                 continue
             if interval != reported:  # only this source of the limit can change within a batch
                 reported, limit = interval, self._limit(attempt, interval)
-            over = limit is not None and limit.passed(self, iteration)
+            over = limit is not None and iteration - self.last > limit.iterations
             if over != self.over:
                 self.over, changed = over, True
         return changed
@@ -110,13 +98,7 @@ class CheckpointOverdue(Rule):
             return Limit(False, f"the arguments request one every {planned} iterations", _NEVER_FACTOR * planned + line)
         usual = self._usual()
         every = max(planned, usual or 0) if planned else usual
-        if every is not None:
-            return Limit(True, f"usually every {every} iterations", _FACTOR * every + line)
-        longest = max(self.span_seconds) if len(self.span_seconds) >= 2 else 0.0
-        if longest <= 0:
-            return None
-        basis = f"never more than {longest:.0f} s of training before"
-        return Limit(True, basis, seconds=_IRREGULAR_FACTOR * longest)
+        return None if every is None else Limit(True, f"usually every {every} iterations", _FACTOR * every + line)
 
     def _usual(self) -> int | None:
         """Return the interval of a run that saves every N iterations. A save on a signal makes a short span."""
@@ -134,9 +116,9 @@ class CheckpointOverdue(Rule):
         limit, iteration = self._limit(attempt, attempt.log_interval or 1), attempt.latest.iteration
         if limit is None or self.last is None or iteration is None or attempt.phase in ENDED:
             return CLEAR
-        if not limit.passed(self, iteration):
-            return CLEAR
         since, risk = iteration - self.last, unsaved_progress_seconds(state) or 0.0
+        if since <= limit.iterations:
+            return CLEAR
         saved = f"since iteration {self.last}" if self.saves else "at all"
         summary = f"no checkpoint {saved}: {since} iterations, {risk:.0f} s of training; {limit.basis}"
         evidence = {

@@ -1,15 +1,13 @@
 """The rule `overflow_storm`: one step after the other is skipped, so that the model does not learn although lines keep
 coming.
 
-The strongest of three signs counts: DeepSpeed's OVERFLOW lines, the loop's own count of skipped iterations (always 0 in
-BigScience's fork), and a grad norm repeated digit for digit, which is that of the last step that was not skipped. In
-normal operation one or two steps (hysteresis) are skipped each time a larger scale is tried.
+The stronger of two signs counts: DeepSpeed's OVERFLOW lines, and the loop's own count of skipped iterations. A scale
+that falls counts as a skipped iteration, because BigScience's fork always prints 0. In normal operation one or two
+steps (hysteresis) are skipped each time a larger scale is tried.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
-from decimal import Decimal
 
 from msgspec import field
 
@@ -21,14 +19,6 @@ from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.scale_search import ScaleSearch
 
 _SPAN = 10  # iterations within which skipped steps are counted
-# Units of its last digit above which a norm is never equal to the one before by chance; 0.139 often is.
-_DIGITS = 1000.0
-_CHANCE_FACTOR = (
-    6.0  # divided by the printed units of a norm: share of steps whose norm is equal by chance (measured: 4 to 8)
-)
-_MOST_EQUAL = 0.6  # maximum of this share, for a norm of one digit
-_BY_CHANCE = 1e-5  # probability of such a row by chance
-
 
 _SKIPPED = 3  # Within 10 iterations: in normal operation hysteresis lets two meet, a third is a storm.
 # Share of the steps of a line for several: a scaler that halves twice after one bad batch skips three of ten, and no
@@ -36,14 +26,6 @@ _SKIPPED = 3  # Within 10 iterations: in normal operation hysteresis lets two me
 _SHARE = 0.3
 _CRITICAL = 0.8  # Share of skipped steps from which the run makes no progress.
 _ITERATIONS_TO_RESOLVE = 20  # Iterations without a skipped step that end the storm.
-
-
-def _chance_row(norm: float) -> int:
-    """Return the number of repetitions of a norm that chance does not explain: 4 for 0.139 (139 units of its last
-    digit), 11 for 0.016.
-    """
-    units = int("".join(map(str, Decimal(repr(norm)).as_tuple().digits)))
-    return math.ceil(math.log(_BY_CHANCE) / math.log(min(_CHANCE_FACTOR / units, _MOST_EQUAL)))
 
 
 class OverflowStorm(AttemptRule):
@@ -62,13 +44,7 @@ class OverflowStorm(AttemptRule):
     """(iteration, skipped steps reported by its line)."""
     skipped: int = 0
     """Skipped steps reported since the last counted step."""
-    overflow_since_line: bool = False
     scale: float | None = None
-    norm: float | None = None
-    varied: bool = False
-    """True if the norm has changed before, so that it is computed."""
-    repeats: int = 0
-    frozen: bool = False
     witness: str = ""
     firing: bool = False
     onset: int = 0
@@ -79,36 +55,30 @@ class OverflowStorm(AttemptRule):
     """A step of the attempt before may have been reported as skipped."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """Process each step: its skipped steps and its grad norm."""
-        attempt = state.attempt
-        lines, first, changed = attempt.whole_lines, attempt.first_iteration, False
+        """Process each step: its skipped steps and its scale."""
+        first, changed = state.attempt.first_iteration, False
         for step in steps:
             if step.new_skipped:
                 self.skipped = plus(self.skipped, step.new_skipped)
             if not step.counted:
                 continue
             scale, skipped = step.loss_scale, self.skipped
-            if (scale is None or scale <= 1.0) and not (skipped or self.firing or self.overflow_since_line):
+            if (scale is None or scale <= 1.0) and not (skipped or self.firing):
                 continue  # without a loss scale no step is skipped
-            self.skipped = 0
-            fell = self.scale is not None and scale is not None and scale < self.scale
-            self.scale = scale
-            explained = fell or self.overflow_since_line
-            self.overflow_since_line = False
-            bad = skipped > 0 or explained
-            repeated = lines and self._norm(step.grad_norm, explained)
-            searching = self.search.is_searching(step.finished, first == step.iteration, bad)
-            if (bad or repeated or self.firing) and self._seen(step.iteration, skipped, fell or repeated, searching):
+            if not skipped and self.scale is not None and scale is not None and scale < self.scale:
+                skipped = 1
+            self.skipped, self.scale = 0, scale
+            searching = self.search.is_searching(step.finished, first == step.iteration, skipped > 0)
+            if (skipped or self.firing) and self._seen(step.iteration, skipped, searching):
                 changed |= self._weigh(step.at, step.iteration, step.interval)
         return changed
 
-    def _seen(self, iteration: int, skipped: int, bad: bool, searching: bool) -> bool:
+    def _seen(self, iteration: int, skipped: int, searching: bool) -> bool:
         """Process a step with a sign of trouble, or within a storm. Return True if it counts: the search for a scale
         skips steps.
         """
         if skipped > 0:
             self.skips.append((iteration, skipped))
-        if skipped > 0 or bad:
             self.last_bad = iteration
         if searching:
             self.overflows, self.skips = [], []
@@ -118,7 +88,6 @@ class OverflowStorm(AttemptRule):
         """Count each overflow when it is reported."""
         attempt = state.attempt
         engine = attempt.overflows.last_engine
-        self.overflow_since_line = True
         if engine is None:
             return False  # another rank's copy
         iteration = attempt.latest.iteration or 0
@@ -128,28 +97,6 @@ class OverflowStorm(AttemptRule):
         self.overflows.append((iteration, engine))
         at = attempt.step_timer.at if attempt.step_timer.at is not None else state.updated_at
         return self._weigh(at, iteration, attempt.log_interval or 1)
-
-    def _norm(self, norm: float | None, explained: bool) -> bool:
-        """Return True if the norm is repeated more often than one halving with its hysteresis explains.
-
-        `explained`: the scale fell or an overflow was reported, so that a repetition is the print of a skipped step.
-        """
-        if norm is None or not norm > 0:
-            self.repeats = 0
-            self.norm = None
-            return False
-        if norm != self.norm:
-            self.varied = self.varied or self.norm is not None
-            self.norm, self.repeats, self.frozen = norm, 0, False
-            return False
-        if not self.varied or self.scale is None or self.scale <= 1.0:
-            return False  # a constant is not computed; without a loss scale no step is skipped
-        self.repeats += 1
-        # Each skipped step repeats the norm. Up to two explained repetitions are normal. An unexplained repetition of
-        # seven digits is not chance.
-        needed = 3 if explained else 1 if norm >= _DIGITS else max(3, _chance_row(norm))
-        self.frozen = self.frozen or self.repeats >= needed
-        return True
 
     def _weigh(self, at: float, iteration: int, every: int) -> bool:
         """Count the evidence of the last iterations. Return True if the finding may have changed."""
@@ -161,10 +108,9 @@ class OverflowStorm(AttemptRule):
         counted = sum(skipped for _, skipped in self.skips)
         needed = _SKIPPED if every == 1 else max(_SKIPPED, _SHARE * every + 1)
         most = max(reported, counted)
-        if most >= needed or self.frozen:
-            self.worst = max(self.worst, most / span, self.frozen * self.repeats / span)
-            named = "overflow lines" if reported >= max(counted, needed) else "skipped iterations"
-            self.witness = named if most >= needed else "frozen grad norm"
+        if most >= needed:
+            self.worst = max(self.worst, most / span)
+            self.witness = "overflow lines" if reported >= counted else "skipped iterations"
             if not self.firing:
                 self.firing, self.since = True, at
                 self.onset = min(after for after, _ in (*self.overflows, *self.skips, (iteration, 0)))
@@ -182,15 +128,11 @@ class OverflowStorm(AttemptRule):
         reported, counted = self.reported, sum(skipped for _, skipped in self.skips)
         span = max(_SPAN, attempt.log_interval or 1)
         scale = attempt.latest.loss_scale
-        if self.witness == "frozen grad norm":
-            figure = f"grad norm {self.norm} identical on {self.repeats + 1} lines, so steps are being skipped"
-        else:
-            figure = f"{max(reported, counted)} of the last {span} steps skipped, at most 2 are normal"
+        figure = f"{max(reported, counted)} of the last {span} steps skipped, at most 2 are normal"
         evidence = {
             "witness": self.witness,
             "overflow_lines": reported,
             "skipped_iterations": counted,
-            "repeated_grad_norms": self.repeats,
             "worst_share": round(min(1.0, self.worst), 3),
             "overflows_total": state.overflows_total,
             "loss_scale": scale,
