@@ -301,7 +301,7 @@ class Evaluator:
 
     def deadline(self, run: MonitoredRun, now: float) -> float | None:
         """Return the next instant after `now` at which time alone may change a finding."""
-        found = (rule.of(run.state).evaluate(run.state, now, settings) for rule, settings in self._timed)
+        found = (rule.of(run.state).finding(run.state, now, settings) for rule, settings in self._timed)
         ahead = [one.next_check for one in found if one.next_check is not None]
         due = run.book.ends_at()
         if due is not None:
@@ -314,7 +314,7 @@ class Evaluator:
         state, found = run.state, {}
         for rule, settings in self._rules:
             if settings.enabled:
-                one = rule.of(state).evaluate(state, now, settings)
+                one = rule.of(state).finding(state, now, settings)
                 capped = RANK[one.severity] > RANK[settings.severity]
                 found[rule.name] = replace(one, severity=settings.severity) if capped else one
         if crash.Crash.name in found:

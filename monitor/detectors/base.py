@@ -64,6 +64,8 @@ class Rule(Struct):
     """Rules that explain this one: it does not fire while one of them fires or is open."""
     is_level: ClassVar[bool] = False
     """True: the problem may come and go, and a return within minutes is the same incident (incidents.py)."""
+    outlives: ClassVar[bool] = False
+    """True: the rule is evaluated after the end of the attempt, and while no line of the run can be read."""
     is_timed: ClassVar[bool] = False
     """True: time alone may change the finding, at `next_check`."""
 
@@ -97,6 +99,14 @@ class Rule(Struct):
         """
         raise NotImplementedError
 
+    def finding(self, state: RunState, now: float, settings: Any) -> Finding:
+        """Return the finding at the instant `now`. An incident stays open when its attempt has ended, until the next
+        attempt begins or the run is over (incidents.py), and no other one begins then.
+        """
+        if not self.outlives and (state.lost or state.attempt.phase in ENDED):
+            return UNKNOWN
+        return self.evaluate(state, now, settings)
+
     def evaluate(self, state: RunState, now: float, settings: Any) -> Finding:
         """Return the finding at the instant `now`, without side effects."""
         raise NotImplementedError
@@ -119,18 +129,11 @@ class AttemptRule(Rule):
             own = state.memory_of[cls.name] = cls(attempt=number, **handed_on)
         return own
 
-
-def unless_standing(state: RunState, number: int, *, found: bool, outlives: bool = False) -> Finding | None:
-    """Return CLEAR or UNKNOWN if a problem of attempt `number` is over or cannot be seen now; None if it persists.
-
-    `outlives`: the problem persists after the end of the attempt. Otherwise the finding is then UNKNOWN.
-    """
-    attempt = state.attempt
-    if state.lost:
-        return UNKNOWN
-    if not found or number != attempt.number:
-        return CLEAR
-    return UNKNOWN if attempt.phase in ENDED and not outlives else None
+    def finding(self, state: RunState, now: float, settings: Any) -> Finding:
+        """Return the finding of the present attempt. What was found in an earlier one is over."""
+        if self.attempt != state.attempt.number and not state.lost:
+            return CLEAR
+        return super().finding(state, now, settings)
 
 
 def stated(facts: dict[str, Any]) -> dict[str, Any]:

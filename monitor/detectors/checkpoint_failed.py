@@ -55,6 +55,7 @@ class CheckpointFailed(Rule):
     """The saves in progress and the last failed one."""
 
     name = "checkpoint_failed"
+    outlives = True
     listens = (
         events.CheckpointSaveStarted, events.CheckpointSaveScheduled, events.CheckpointSaved,
         events.CheckpointFileWritten,
@@ -164,10 +165,6 @@ class CheckpointFailed(Rule):
     def _wait(self, state: RunState, step: Step) -> bool:
         changed = False
         for save in list(self.pending):
-            if save.attempt == state.attempt.number and state.attempt.step_source == "trainer" and not save.scheduled:
-                # The program prints no end of a save, and its loop waits for it.
-                changed = self._loop_done(state) or changed
-                break
             if save.attempt != state.attempt.number:
                 why = "the attempt ended during the save: the checkpoint may be incomplete"
             else:

@@ -12,7 +12,6 @@ from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, RuleS
 from megatron_monitor.parsers.events import CheckpointSaved
 from megatron_monitor.parsers.programs import program_of
 from megatron_monitor.run.derived import unsaved_progress_seconds
-from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high
@@ -114,7 +113,7 @@ class CheckpointOverdue(Rule):
         if attempt.phase == "saving":
             return UNKNOWN  # the run may be about to end
         limit, iteration = self._limit(attempt, attempt.log_interval or 1), attempt.latest.iteration
-        if limit is None or self.last is None or iteration is None or attempt.phase in ENDED:
+        if limit is None or self.last is None or iteration is None:
             return CLEAR
         since, risk = iteration - self.last, unsaved_progress_seconds(state) or 0.0
         if since <= limit.iterations:

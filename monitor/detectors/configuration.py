@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, RuleSettings
+from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.run.state import RunState
@@ -47,8 +47,6 @@ class Configuration(Rule):
         """Fire a warning, or a critical finding once the run trains, because it will stop."""
         if self.found is None:
             return CLEAR
-        if state.attempt.phase == "finished":
-            return UNKNOWN  # the incident stays open and is not notified again
         return replace(self.found, onset=state.attempt.first_iteration, since=self.since)
 
 

@@ -86,6 +86,7 @@ class Crash(Rule):
     """Remembers which attempt's end was reported."""
 
     name = "crash"
+    outlives = True
     is_timed = True
 
     reported: int = -1

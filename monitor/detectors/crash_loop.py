@@ -23,6 +23,7 @@ class CrashLoop(Rule):
     """Has no memory: the run's state has the ends of its attempts."""
 
     name = "crash_loop"
+    outlives = True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire while the last attempts failed in a row. An attempt that saves a checkpoint or gets further

@@ -33,6 +33,7 @@ class CrashWithoutExit(Rule):
     """Has no memory: the run's state has the ending."""
 
     name = "crash_without_exit"
+    outlives = True
     is_timed = True
 
     def evaluate(self, state: RunState, now: float, _settings: RuleSettings) -> Finding:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from megatron_monitor.detectors.base import (
+    CLEAR,
     Finding,
     Rule,
     RuleSettings,
@@ -18,7 +19,6 @@ from megatron_monitor.detectors.base import (
     advice,
     percent,
     rollback,
-    unless_standing,
 )
 from megatron_monitor.detectors.loss_spike import is_news
 from megatron_monitor.run.state import RunState
@@ -146,9 +146,8 @@ class Divergence(Rule):
         above.
         """
         rise = self.rise
-        if verdict := unless_standing(state, self.attempt, found=rise is not None):
-            return verdict
-        assert rise is not None
+        if rise is None or self.attempt != state.attempt.number:
+            return CLEAR
         level = self.blocks[-1][1]
         facts = rollback(state.attempt, rise.onset, rise.samples_before, rise.checkpoint)
         risen = level - rise.base

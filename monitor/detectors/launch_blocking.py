@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from megatron_monitor.breakdown import messages
 from megatron_monitor.breakdown.attribution import Attribution, attribute
 from megatron_monitor.detectors import slowdown
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, AttemptRule, Finding, RuleSettings, Severity
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, AttemptRule, Finding, Rule, RuleSettings, Severity
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
@@ -27,6 +27,7 @@ class LaunchBlocking(AttemptRule):
 
     name = "launch_blocking"
     is_level = True
+    finding = Rule.finding  # the cost is known again after some steps
 
     at: float | None = None
     """Instant of the comparison."""

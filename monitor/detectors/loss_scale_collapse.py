@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from msgspec import field
 
-from megatron_monitor.detectors.base import AttemptRule, Finding, RuleSettings, Severity, stated, unless_standing
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, AttemptRule, Finding, RuleSettings, Severity, stated
 from megatron_monitor.parsers.events import LossScaleExhausted, OverflowSkipped
 from megatron_monitor.parsers.programs import program_of
+from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high
@@ -46,6 +47,7 @@ class LossScaleCollapse(AttemptRule):
     """Falls of the last iterations and medians of the past. Scales are logarithms to base 2."""
 
     name = "loss_scale_collapse"
+    outlives = True
     listens = (OverflowSkipped, LossScaleExhausted)
     is_level = True
 
@@ -181,9 +183,10 @@ class LossScaleCollapse(AttemptRule):
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire a warning while the scale falls, critical when it cannot fall further."""
-        exhausted = self.reason == "exhausted"
-        if verdict := unless_standing(state, self.attempt, found=bool(self.reason), outlives=exhausted):
-            return verdict
+        if not self.reason:
+            return CLEAR
+        if state.attempt.phase in ENDED and self.reason != "exhausted":
+            return UNKNOWN
         scale = state.attempt.latest.loss_scale or 0.0
         before = 2.0**self.before if self.before else None
         was = f" from {before:.6g}" if before is not None and before > scale else ""

@@ -19,6 +19,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from megatron_monitor.detectors.base import (
+    CLEAR,
     Finding,
     Rule,
     RuleSettings,
@@ -27,7 +28,6 @@ from megatron_monitor.detectors.base import (
     percent,
     rollback,
     stated,
-    unless_standing,
 )
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
@@ -400,9 +400,8 @@ class LossSpike(Rule):
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire information while a spike may recover, and a warning when it rises further or has not recovered."""
         spike = self.spike
-        if verdict := unless_standing(state, self.attempt, found=spike is not None):
-            return verdict
-        assert spike is not None
+        if spike is None or self.attempt != state.attempt.number:
+            return CLEAR
         facts = rollback(state.attempt, spike.onset, spike.samples_before, spike.checkpoint)
         level = median(spike.recent) if spike.recent else 0.0
         severity: Severity = "info"

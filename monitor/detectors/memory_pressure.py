@@ -47,7 +47,7 @@ class MemoryPressure(Rule):
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire near the limit."""
-        near = _near(state) if state.attempt.iterations and state.attempt.phase != "finished" else {}
+        near = _near(state) if state.attempt.iterations else {}
         if not near:
             return CLEAR
         evidence = {kind: detail for kind, (_, detail) in near.items()}

@@ -6,7 +6,7 @@ no setting: an attempt that continues after it seemed replaced shows that two wr
 
 from collections.abc import Sequence
 
-from megatron_monitor.detectors.base import AttemptRule, Finding, RuleSettings, unless_standing
+from megatron_monitor.detectors.base import CLEAR, AttemptRule, Finding, RuleSettings
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
@@ -30,8 +30,8 @@ class MixedLog(AttemptRule):
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire until the attempt is replaced or the second job has ended."""
         attempt = state.attempt
-        if verdict := unless_standing(state, self.attempt, found=attempt.mixed or bool(state.second_job)):
-            return verdict
+        if not (attempt.mixed or state.second_job):
+            return CLEAR
         jobs = [state.job.id, state.second_job] if state.second_job and state.job is not None else []
         named = f"jobs {jobs[0]} and {jobs[1]} both run and" if jobs else "two trainings"
         summary = f"{named} write into one log: the training that is ahead is followed, the other is not"

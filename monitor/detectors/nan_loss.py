@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec import field
 
 from megatron_monitor.detectors.base import (
+    CLEAR,
     AttemptRule,
     Finding,
     RuleSettings,
@@ -18,7 +19,6 @@ from megatron_monitor.detectors.base import (
     advice,
     rollback,
     stated,
-    unless_standing,
 )
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
@@ -173,8 +173,8 @@ class NanLoss(AttemptRule):
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire critical at the first line, or first a warning with a loss scale that skips such steps."""
-        if verdict := unless_standing(state, self.attempt, found=bool(self.form)):
-            return verdict
+        if not self.form:
+            return CLEAR
         scale = state.attempt.latest.loss_scale
         protected = self.form == "counted" or (scale is not None and scale > 1.0)
         mild = protected and self.lines < _PROTECTED_LINES

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import field
 
-from megatron_monitor.detectors.base import AttemptRule, Finding, RuleSettings, Severity, stated, unless_standing
+from megatron_monitor.detectors.base import CLEAR, AttemptRule, Finding, RuleSettings, Severity, stated
 from megatron_monitor.parsers.events import OverflowSkipped
 from megatron_monitor.run.records import plus
 from megatron_monitor.run.state import RunState
@@ -123,8 +123,8 @@ class OverflowStorm(AttemptRule):
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire a warning from the third skipped step on, critical if hardly any step succeeds."""
         attempt = state.attempt
-        if verdict := unless_standing(state, self.attempt, found=self.firing):
-            return verdict
+        if not self.firing:
+            return CLEAR
         reported, counted = self.reported, sum(skipped for _, skipped in self.skips)
         span = max(_SPAN, attempt.log_interval or 1)
         scale = attempt.latest.loss_scale

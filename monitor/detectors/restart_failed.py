@@ -13,6 +13,7 @@ class RestartFailed(Rule):
     """Has no memory."""
 
     name = "restart_failed"
+    outlives = True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire while the core knows of a restart without an attempt."""

@@ -12,6 +12,7 @@ class SourceLost(Rule):
     """Has no memory."""
 
     name = "source_lost"
+    outlives = True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire while a source of a live run is unreadable, and name each source with its error. Ended runs need no more

@@ -74,7 +74,7 @@ class Straggler(AttemptRule):
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire while a rank is slower."""
         attempt, found = state.attempt, self.found
-        if found is None or self.attempt != attempt.number:
+        if found is None:
             return CLEAR
         excess, world = math.expm1(found.excess), attempt.topology.world_size
         waiting = f"; {world - 1} GPUs wait for it" if world and world > 1 else ""

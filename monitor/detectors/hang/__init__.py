@@ -49,6 +49,7 @@ class Hang(Rule):
     """Has no memory: learned silences are part of the run's state (run/silence.py)."""
 
     name = "hang"
+    outlives = True
     settings = HangSettings
     inhibited_by = ("crash", "crash_without_exit")  # a crash explains the silence
     is_timed = True
