@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from megatron_monitor.detectors import hang
 from megatron_monitor.detectors.base import Finding
-from megatron_monitor.detectors.hang import HangSettings, Timeout, progress_timeout
+from megatron_monitor.detectors.hang import HangSettings, progress_timeout
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.nodes.collectives import Report
 from megatron_monitor.run.coverage import Coverage
@@ -133,18 +133,6 @@ def test_what_is_known_stands_beside_it() -> None:
     assert " in saving: " in verdict(run("saving", parts=reported("rollout", reward=1.0)), 1e6).summary
 
 
-@pytest.mark.parametrize(("done", "seconds"), [(990.123456, 9.877), (None, 0.0)])
-def test_cut_at_exit(done: float | None, seconds: float) -> None:
-    """It is told at once, and since when it was done."""
-    cause = Evidence("failure", 1000.0, "time_limit", line="DUE TO TIME LIMIT")
-    state = trained(ending=replace(CUT, done_at=done, cause=cause), latest=LatestValues(iteration=9))
-    found = verdict(state, 0.0)
-    assert (found.severity, found.onset, found.since) == ("critical", 9, done or 1000.0)
-    assert f"had not exited {seconds:.0f} s later" in found.summary
-    assert found.facts == {"phase": "exiting", "silence_seconds": seconds, "last_line": "DUE TO TIME LIMIT"}
-    assert verdict(trained(ending=CUT)).facts["last_line"] == ""
-
-
 def test_what_the_log_says_of_the_cause() -> None:
     """Watchdogs, the rank that is missing, an exception that ended nothing."""
     dogs = [Evidence("watchdog", 1000.0, "nccl", rank=rank, node=f"n{rank}") for rank in range(9)]
@@ -168,51 +156,25 @@ def test_what_the_log_says_of_the_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("blocking", "world", "words"),
+    ("phase", "world", "blocking", "words"),
     [
-        (None, None, "the log does not show CUDA_LAUNCH_BLOCKING: "),
-        (None, 160, "the log does not show CUDA_LAUNCH_BLOCKING: "),
-        (None, 159, ""),
-        (None, 161, "the log does not show CUDA_LAUNCH_BLOCKING: "),
-        ("0", 160, "CUDA_LAUNCH_BLOCKING=0: "),
-        ("1", 160, ""),
-        ("true", 160, ""),
+        ("training", 159, None, ""),
+        ("training", 160, None, "the log does not show CUDA_LAUNCH_BLOCKING: "),
+        ("training", 160, "0", "CUDA_LAUNCH_BLOCKING=0: "),
+        ("training", 160, "1", ""),
+        ("rollout", 8, None, "ray summary"),
+        ("evaluating", 8, None, "data loader"),
     ],
 )
-def test_advice_on_blocking_launches(blocking: str | None, world: int | None, words: str) -> None:
-    """Where they have helped, and are not asked for."""
+def test_advice(phase: str, world: int, blocking: str | None, words: str) -> None:
+    """By phase; blocking launches where they have helped, and are not asked for."""
     environment = {"CUDA_LAUNCH_BLOCKING": blocking} if blocking else {}
-    found = verdict(trained(environment=environment, topology=Topology(world_size=world))).facts
-    assert ("CUDA_LAUNCH_BLOCKING" in found["advice"], words in found["advice"]) == (bool(words), True)
-    assert found.get("cuda_launch_blocking") == blocking
-
-
-@pytest.mark.parametrize(
-    ("phase", "words"),
-    [("rollout", "ray summary"), ("reward", "ray summary"), ("evaluating", "data loader"), ("training", "")],
-)
-def test_advice_by_phase(phase: str, words: str) -> None:
-    """What each hangs in."""
-    advice = verdict(trained(phase=phase), 1e6).facts["advice"]
-    assert [one for one in ("ray summary", "data loader") if one in advice] == ([words] if words else [])
-
-
-@pytest.mark.parametrize(
-    ("found", "late"),
-    [
-        (Timeout(100.0, None, ""), 50.0),
-        (Timeout(100.0, 25.0, ""), 50.0),
-        (Timeout(100.0, 30.0, ""), 60.0),
-        (Timeout(100.0, 80.0, ""), 100.0),
-        (Timeout(100.0, None, "", 20.0), 20.0),
-        (Timeout(100.0, None, "", 70.0), 50.0),
-        (Timeout(100.0, 15.0, "", 20.0), 30.0),
-        (Timeout(0.5, None, ""), 0.25),
-    ],
-)
-def test_half_of_it_is_late(found: Timeout, late: float) -> None:
-    """But not before twice what is expected, nor behind its end."""
-    assert found.late_after == late
+    state = trained(phase=phase, environment=environment, topology=Topology(world_size=world))
+    advice = verdict(state, 1e6).facts["advice"]
+    assert words in advice
+    assert [one for one in ("CUDA_LAUNCH_BLOCKING", "ray summary", "data loader") if one in advice] == (
+        [one for one in ("CUDA_LAUNCH_BLOCKING", "ray summary", "data loader") if one in words]
+    )
 
 
 @pytest.mark.parametrize(("iterations", "seconds"), [(0, 7200.0), (1, 600.0)])
