@@ -65,7 +65,7 @@ class Member(Service):
 
     def start(self) -> None:
         """Join the group. Raises StartError for a property that librdkafka does not know."""
-        self._config = config = self._daemon.followed
+        self._config = config = self._daemon.config
         address = self._daemon.services.page_url or f"http://{self._daemon.services.address}/"
         try:
             properties = {**config.kafka.properties(), **_GROUP, "client.id": f"megatron-monitor {address}"}

@@ -41,6 +41,7 @@ def member(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen
         settings = [
             f"kafka={json.dumps(kafka)}",
             f"state_dir={tmp_path / page.rpartition(':')[2]}", "shutdown_grace_period=0s",
+            f"receiver.listen=127.0.0.1:{free_port()}",  # a topic and a receiver do not disturb each other
             f"notifiers={json.dumps([{'type': 'command', 'name': 'file', 'command': write}])}",
         ]  # fmt: skip
         options = [part for setting in settings for part in ("--set", setting)]
