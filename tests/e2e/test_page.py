@@ -239,6 +239,9 @@ def test_accessible(browser: Browser, hung: RunningDaemon, width: int, dark: boo
         )
         assert found == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(
+            "[...document.querySelectorAll('.scroll:has(.fleet)')].every((box) => box.scrollWidth <= box.clientWidth)"
+        )
         assert page.problems == []
 
 
