@@ -71,7 +71,7 @@ def _config(info: inspect.Type) -> Schema:
     if isinstance(info, inspect.LiteralType):
         return {"enum": info.values}
     if isinstance(info, inspect.FloatType | inspect.IntType) and "read" in extra:
-        return {"type": ["number", "string"]}
+        return {"type": ["number", "string"], "pattern": "^[0-9]"}
     return {"type": _TYPES.get(type(info), "string")}
 
 
