@@ -14,7 +14,8 @@ from megatron_monitor.config.inputs import KafkaSettings
 from megatron_monitor.kafka.state import StateRecord
 from tests.kafka_broker import broker, loki, produce
 from tests.lines import line
-from tests.programs import TETHERED, free_port, get, slack, wait
+from tests.monitor.notifiers.receiver import Receiver
+from tests.programs import TETHERED, free_port, get, serving, slack, wait
 
 pytestmark = pytest.mark.e2e
 PARTITIONS = 4
@@ -29,20 +30,25 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Of notifications."""
+    with serving(Receiver()) as running:
+        yield running
+
+
+@pytest.fixture
 def member(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen[bytes]]]]:
     """Starts members; gives the address of the page and the process."""
     running: list[subprocess.Popen[bytes]] = []
 
-    def begin(address: str, topic: str, reported: Path) -> tuple[str, subprocess.Popen[bytes]]:
+    def begin(address: str, topic: str, told: str) -> tuple[str, subprocess.Popen[bytes]]:
         page = f"127.0.0.1:{free_port()}"
-        reported.mkdir(exist_ok=True)
-        write = ["sh", "-c", f'name=$(mktemp {reported}/XXXXXX); cat > "$name"; mv "$name" "$name.json"']
         kafka = {"bootstrap": [address], "topic": topic, "group": topic}
         settings = [
             f"kafka={json.dumps(kafka)}",
             f"state_dir={tmp_path / page.rpartition(':')[2]}", "shutdown_grace_period=0s",
             f"receiver.listen=127.0.0.1:{free_port()}",  # a topic and a receiver do not disturb each other
-            f"notifiers={json.dumps([{'type': 'command', 'name': 'file', 'command': write}])}",
+            f"notifiers={json.dumps([{'type': 'webhook', 'name': 'told', 'url': told}])}",
         ]  # fmt: skip
         options = [part for setting in settings for part in ("--set", setting)]
         with (tmp_path / "members.log").open("ab") as log:
@@ -70,14 +76,13 @@ def series(page: str, name: str) -> dict[str, float]:
 
 
 def test_one_member_is_killed_and_the_other_goes_on(
-    address: str, member: Callable[..., tuple[str, subprocess.Popen[bytes]]], tmp_path: Path
+    address: str, member: Callable[..., tuple[str, subprocess.Popen[bytes]]], receiver: Receiver
 ) -> None:
     """Every run is judged by one of the two; then by the one that is left, within 15 s; each iteration counts once and
     each event of crashes is told once.
     """
-    reported = tmp_path / "told"
-    first, killed = member(address, "logs", reported)
-    second, _ = member(address, "logs", reported)
+    first, killed = member(address, "logs", receiver.url)
+    second, _ = member(address, "logs", receiver.url)
     pages = (first, second)
     judging = "megatron_monitor_kafka_partitions"
     wait(lambda: [series(page, judging).get("judging") for page in pages] == [2.0, 2.0], 40.0, "two partitions each")
@@ -103,9 +108,6 @@ def test_one_member_is_killed_and_the_other_goes_on(
     assert seconds < slack(15.0)
     wait(lambda: series(second, "megatron_iterations_total") == dict.fromkeys(RUNS, 21.0), 20.0, "each once")
 
-    def messages() -> list[dict[str, str]]:
-        return [json.loads(path.read_text()) for path in reported.glob("*.json")]
-
     def crashed() -> dict[str, str]:
         """Run -> the event of its crash."""
         text = get(f"http://{second}/metrics")
@@ -114,22 +116,22 @@ def test_one_member_is_killed_and_the_other_goes_on(
         return {one["run"]: one["event"] for one in labels}
 
     def told_of() -> list[str]:
-        return sorted(one["event"] for one in messages() if (one["incident"], one["status"]) == ("crash", "firing"))
+        return sorted(
+            one["event"] for one in receiver.bodies if (one["incident"], one["status"]) == ("crash", "firing")
+        )
 
     wait(lambda: len(crashed()) == len(RUNS), 30.0, lambda: f"crashed: {crashed()}")
     events = sorted(set(crashed().values()))  # crashes within a minute of one another are one event
     wait(lambda: len(told_of()) >= len(events), 30.0, lambda: f"told: {told_of()} of {events}")
     assert told_of() == events
-    ids = [message["id"] for message in messages()]
+    ids = [message["id"] for message in receiver.bodies]
     assert len(ids) == len(set(ids))
 
 
-def test_a_topic_without_keys_is_told(
-    address: str, member: Callable[..., tuple[str, subprocess.Popen[bytes]]], tmp_path: Path
-) -> None:
+def test_a_topic_without_keys_is_told(address: str, member: Callable[..., tuple[str, subprocess.Popen[bytes]]]) -> None:
     """With a sentence on the page; the member stays up."""
     produce(address, "unkeyed", [(None, line(step).encode()) for step in range(20)])
-    page, _ = member(address, "unkeyed", tmp_path / "told")
+    page, _ = member(address, "unkeyed", "http://127.0.0.1:9/")
     wait(lambda: series(page, "megatron_monitor_kafka_records_total").get("unkeyed", 0.0) > 0, 40.0, "left out")
     assert "have no keys" in get(f"http://{page}/")
 
