@@ -1,6 +1,7 @@
 """The daemon's figures by way of a real node_exporter, Pushgateway and VictoriaMetrics."""
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,14 @@ def test_node_exporter_shows_the_textfile(start: Start, attempt: Attempt, log: P
 def test_the_pushgateway_holds_the_group_as_long_as_the_daemon_lives(start: Start, attempt: Attempt, log: Path) -> None:
     """Pushed on a timer under job and instance, deleted at SIGTERM."""
     address = attempt("prometheus-pushgateway", listen="--web.listen-address", ready="/-/ready")
-    pushed = f"outputs=[{{type: pushgateway, name: p, url: 'http://{address}', interval: 200ms, instance: login-1}}]"
+    pushed = f"outputs=[{{type: pushgateway, name: p, url: 'http://{address}', interval: 200ms}}]"
     daemon = start("--set", pushed, str(log))
 
     def page() -> str:
         return get(f"http://{address}/metrics")
 
-    row = 'megatron_iteration{instance="login-1",job="megatron-monitor",run="train"} 20'
+    instance = f"{socket.gethostname()}:{daemon.address.rpartition(':')[2]}"
+    row = f'megatron_iteration{{instance="{instance}",job="megatron-monitor",run="train"}} 20'
     wait(lambda: row in page(), 10.0, "the pushed iteration")
     assert "push_time_seconds" in page()
     with log.open("a") as stream:
