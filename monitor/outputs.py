@@ -95,7 +95,11 @@ class Pushgateway(Output, frozen=True, kw_only=True, tag_field="type", tag="push
         """
 
         def handler(
-            url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], _: bytes
+            url: str,
+            method: str,
+            timeout: float | None,
+            headers: list[tuple[str, str]],
+            data: bytes,  # noqa: ARG001
         ) -> Callable[[], None]:
             return default_handler(url, method, timeout, headers, page)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from megatron_monitor import outputs as outputs_module
 from megatron_monitor.config import ConfigError, load
 from megatron_monitor.outputs import Outputs, OutputTimer, Pushgateway, Textfile
 from megatron_monitor.prometheus_text import TextFormat
@@ -130,6 +131,18 @@ def test_a_textfile_is_whole_whenever_it_is_read(tmp_path: Path) -> None:
     textfile.remove("host:1")
     textfile.remove("host:1")  # a file that somebody took away already is no failure
     assert not list(tmp_path.iterdir())
+
+
+def test_the_page_is_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By PUT, to the group of this daemon."""
+    sent: list[tuple[str, str, bytes]] = []
+
+    def sender(url: str, method: str, timeout: float, headers: Any, data: bytes) -> Any:
+        return lambda: sent.append((method, url, data))
+
+    monkeypatch.setattr(outputs_module, "default_handler", sender)
+    Pushgateway(name="p", url="http://g:9091").write(b"a 1\n", "host:1")
+    assert sent == [("PUT", "http://g:9091/metrics/job/megatron-monitor/instance/host%3A1", b"a 1\n")]
 
 
 def test_constant_labels_stand_on_every_sample() -> None:
