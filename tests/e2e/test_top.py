@@ -107,12 +107,11 @@ def test_keys_on_a_terminal(start: Start, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("".join(line(number) for number in range(1, 41)))
     daemon = start(str(log), "--set", "detectors.hang.minimum=3s")
+    with log.open("a") as stream:
+        stream.write(line(50))
     terminal = Terminal("top", daemon.address, "--interval", "0.3")
     try:
-        terminal.wait("Enter show")
-        with log.open("a") as stream:
-            stream.write(line(50))
-        terminal.wait("no progress for")
+        terminal.wait("hung in training")
         terminal.press("\r")
         terminal.wait("critical while training", 5.0)
         terminal.press("\x1b[B")
