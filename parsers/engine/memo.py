@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from megatron_monitor.parsers.engine.prefixes import NOT_HOSTS
 from megatron_monitor.parsers.engine.scan import Scanner
 from megatron_monitor.parsers.engine.spans import SHAPE, Layout, NoLayoutError, Spanned
 from megatron_monitor.parsers.events import Event
@@ -16,9 +15,8 @@ from megatron_monitor.parsers.events import Event
 _MAX_BYTES = 4 << 20  # of remembered shapes; above it all are forgotten. A log of 500 MB has some thousand
 _LAYOUT = 1000  # bytes of a layout
 _MAX_SHAPE = 4000  # bytes; longer lines are rare (the longest real iteration line has 700) and searched each time
+_WIDTHS = re.compile(b"0{1,15}")  # longer numbers may be out of bounds
 _MAX_TRIES = 20  # lines of a shape after which no further layout is tried
-_WIDTHS = re.compile(b"0+")
-_HOSTS = re.compile(b"|".join(name.encode().translate(SHAPE) + b":" for name in sorted(NOT_HOSTS)))
 
 
 class Shape:
@@ -99,9 +97,8 @@ class Memo:
         if not all(self.scanner.rules[rule].by_shape for rule in shape.rules[:asked]):
             return
         if not answer:
-            if not _may_name_host(key):
-                self._shapes[key] = None
-                shape.layout = NOTHING  # the block that is being read knows only the shape
+            self._shapes[key] = None
+            shape.layout = NOTHING  # the block that is being read knows only the shape
             return
         spanned = [(rule, item) for rule, item in answer if isinstance(item, Spanned)]
         if len(spanned) < len(answer):
@@ -112,28 +109,18 @@ class Memo:
             self._any_width.setdefault(_WIDTHS.sub(b"0", key), shape)
 
     def layout(self, shape: Shape) -> Layout | None:
-        """Return the layout of a shape whose first line is known, or one whose numbers have other widths."""
+        """Return the layout of a shape whose first line is known, or that of a shape with other widths of numbers."""
+        first = shape
         if shape.answer is None:
-            first = self._any_width.get(_WIDTHS.sub(b"0", shape.key)) if self._any_width else None
-            known = first and (first.layout or (self.layout(first) if first.answer else None))
-            with contextlib.suppress(NoLayoutError):
-                shape.layout = known.fitted(shape.key) if known and not _may_name_host(shape.key) else None
-            return shape.layout
-        (raw, spanned), shape.answer = shape.answer, None
-        if _may_name_host(shape.key):
-            return None
-        try:
-            shape.layout = Layout(raw, spanned, self.used)
-        except NoLayoutError:
-            return None
-        if not shape.layout.used and shape.key in self._shapes:
+            first = self._any_width.get(_WIDTHS.sub(b"0", shape.key), shape)
+        with contextlib.suppress(NoLayoutError):
+            if first.answer is not None:
+                (raw, answer), first.answer = first.answer, None
+                first.layout = Layout(raw, answer, self.used)
+            shape.layout = first.layout if first is shape or not first.layout else first.layout.fitted(shape.key)
+        if shape.layout and not shape.layout.used and shape.key in self._shapes:
             self._shapes[shape.key] = None
         return shape.layout
-
-
-def _may_name_host(shape: bytes) -> bool:
-    """Return True if the line may begin with a host's name: whether `fp16:` is one depends on its digits."""
-    return _HOSTS.search(shape) is not None
 
 
 NOTHING = Layout(b"", (), None)

@@ -82,8 +82,8 @@ _GLOG = re.compile(r"[ ]{0,4}\[?[IWEF](\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,6})?)\d{0
 # `[06:00<34:00,  6.00s/it]`, `[06:00, 6.00s/it, loss=0.5, lr=[1e-5]]`: the end of a tqdm bar
 _BAR_END = re.compile(r"\[\d{1,4}:\d\d(?::\d\d)?(?:<[\d:?]{1,12})?,(?:[^][]|\[[^][]{0,200}\]){1,400}\]")
 
-# Words that look like `host:` and are not hosts.
-NOT_HOSTS = frozenset({"oom1", "utf8", "int8", "fp16", "bf16", "fp32", "float16", "bfloat16", "c10d", "stage0", "h5py"})
+# Words that look like `host:` and are not hosts, whatever their digits are: `fp16`, `bfloat16`, `stage0`.
+_NOT_HOST = re.compile(r"(?:oom|utf|int|stage)\d|b?f(?:p|loat)?\d\d|c\d\dd|h\dpy")
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ def _matches(text: str) -> Iterator[re.Match[str]]:
     position = 0
     for _ in range(_MAX_NESTING):
         match = _PREFIX.match(text, position) if _MAY_BEGIN.match(text, position) else None
-        if not match or match.end() == position or match["host"] in NOT_HOSTS or match["word_host"] in NOT_HOSTS:
+        if not match or match.end() == position or _NOT_HOST.fullmatch(match["host"] or ""):
             return
         yield match
         position = match.end()

@@ -26,7 +26,7 @@ _BLANKS, _LONGEST_NAME = 7, 80  # blanks between a bar's name and its figures; c
 _DICT = lazy(r"\{'(?:[^{}]{1,8000})\}")
 # `'loss': '1.921'`, `'epoch': 0.0`, `'tokens_this_step': 16303`
 _PAIR = lazy(r"'([^']{1,80})':[ ]?(?:'([^']{0,80})'|([-+\w.]{1,40}))")
-_KEYS = ("'loss'", "'eval_loss'", "'train_runtime'", "'train_loss'", "'grad_norm'")
+_KEYS = lazy("'(?:loss|eval_loss|train_runtime|train_loss|grad_norm)'")
 # ` 25%|##        | 2/8 [03:45<11:17, 112.97s/it]`, `Train:   3%|# | 1/30 [00:09<04:49,  9.97s/it]`, `?it/s`; a notebook
 # omits the drawing: ` 25% 2/8 [03:45<11:17, 112.97s/it]`
 _BAR = lazy(
@@ -42,17 +42,16 @@ def read_dict(line: Line) -> Iterator[Spanned]:
     """Read a metric dict anywhere in the line."""
     text = line.text
     for match in _DICT.finditer(text, max(0, len(text) - _MAX_DICT - 2000)):
-        if any(key in match[0] for key in _KEYS):
-            places = {pair[1]: pair.span(pair.lastindex or 0) for pair in _PAIR.finditer(text, *match.span())}
-            yield _from_places(places, line)
+        if _KEYS.search(text, *match.span()):
+            yield _spanned(
+                {pair[1]: pair.span(pair.lastindex or 0) for pair in _PAIR.finditer(text, *match.span())}, line
+            )
 
 
-def _from_places(places: dict[str, tuple[int, int]], line: Line) -> Spanned:
+def _spanned(places: dict[str, tuple[int, int]], line: Line) -> Spanned:
     # `include_num_input_tokens_seen` adds the time so far to each step's loss; the final dict has no step loss
     kind: Any = TrainerSummary if "train_runtime" in places and "loss" not in places else TrainerLogged
-    fields = _FIELDS[kind]
-    known: dict[str, Any] = {}
-    extra: dict[str, Any] = {}
+    known, extra, fields = line.origin_spans, dict[str, Any](), _FIELDS[kind]
     for name, at in places.items():
         field, convert = _METRICS.get(name, ("", kept))
         if field not in fields:
@@ -61,9 +60,7 @@ def _from_places(places: dict[str, tuple[int, int]], line: Line) -> Spanned:
             known |= {"step": line.span((at[0], bar), convert), "max_steps": line.span((bar + 1, at[1]), integer)}
         else:
             known[field] = line.span(at, convert)
-    if kind is TrainerLogged:
-        known["extra"] = extra
-    return Spanned(kind, known | line.origin_spans)
+    return Spanned(kind, known | {"extra": extra} if kind is TrainerLogged else known)
 
 
 _FIELDS = {kind: frozenset(kind.__struct_fields__) for kind in (TrainerLogged, TrainerSummary)}
