@@ -6,11 +6,9 @@ from typing import Any
 from megatron_monitor.parsers.declared.schema import Format, FormatSample
 from megatron_monitor.parsers.engine.fields import number
 from megatron_monitor.parsers.engine.memo import Memo
-from megatron_monitor.parsers.engine.prefixes import strip_prefixes
-from megatron_monitor.parsers.engine.scan import Line, Rule, Scanner
-from megatron_monitor.parsers.events import ANSI, LogEvent, to_fields
+from megatron_monitor.parsers.engine.scan import Rule, Scanner
+from megatron_monitor.parsers.events import LogEvent, to_fields
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.parsers.registry import rules_with
 
 
 def differences(log_format: Format, rules: Sequence[Rule]) -> Iterator[tuple[int, str]]:
@@ -23,31 +21,6 @@ def differences(log_format: Format, rules: Sequence[Rule]) -> Iterator[tuple[int
         trouble = _difference(log_format, sample, found)
         if trouble:
             yield index, trouble
-
-
-def claims(log_formats: Sequence[Format]) -> Iterator[str]:
-    """Yield a sentence for each two formats that read the same line, with the one that is used. `formats` are the
-    user's own.
-    """
-    rules = rules_with(log_formats)
-    said: set[frozenset[str]] = set()
-    for log_format in log_formats:
-        for sample in log_format.samples:
-            if not sample.gives or "\n" in sample.line.strip():
-                continue
-            prefix, text = strip_prefixes(ANSI.sub("", sample.line))
-            line, raw = Line(text, prefix), sample.line.encode()
-            readers = [
-                rule.name.partition(".")[0]
-                for rule in rules
-                if any(anchor in raw for anchor in rule.anchors) and list(rule.items(line))
-            ]
-            first = next(iter(readers), log_format.name)
-            for other in dict.fromkeys([*readers, log_format.name]):
-                if other != first and frozenset((first, other)) not in said:
-                    said.add(frozenset((first, other)))
-                    both = f"{first} and {other} read the same lines"
-                    yield f"{both}: {first} has them, its mark is the more specific one or stands first"
 
 
 def read(sample: FormatSample, memo: Memo) -> list[LogEvent]:

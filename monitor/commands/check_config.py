@@ -33,8 +33,3 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
         click.echo("nothing to follow: `runs` is empty, so `run` needs a PATH as well")
     for log_format in config.formats:
         click.echo(f"format {log_format.name}: all {len(log_format.samples)} samples give the expected events")
-    if config.formats:
-        from megatron_monitor.parsers.samples import claims
-
-        for note in claims(config.formats):
-            click.echo(note)

@@ -43,11 +43,6 @@ def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once
         fail("nothing to follow: give a PATH, or set `runs` in the configuration (see config.yaml)", code=2)
     if not once:  # which prints its problems
         start_logging(config)
-    if config.formats:
-        from megatron_monitor.parsers.samples import claims
-
-        for note in claims(config.formats):
-            _log.warning("%s", note)
     if once:
         from megatron_monitor.once import metrics_page
 

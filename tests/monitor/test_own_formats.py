@@ -108,8 +108,8 @@ def test_a_file_of_any_content_is_refused_with_its_line(config: Path, data: byte
     assert "the key name is missing" not in out
 
 
-def test_formats_that_cannot_stand_beside_each_other(config: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Two of one name are refused; of two that read one line it is said once who has it, when the daemon starts too."""
+def test_formats_that_cannot_stand_beside_each_other(config: Path) -> None:
+    """Two of one name are refused."""
     other = config.parent / "formats" / "other.yaml"
     other.write_text(OWN % "2.5")
     config.write_text("formats: [formats/ours.yaml, formats/other.yaml]\n")
@@ -117,14 +117,6 @@ def test_formats_that_cannot_stand_beside_each_other(config: Path, caplog: pytes
     assert (code, "has the same name, 'ours'" in out) == (2, True), out
     other.write_text((OWN % "2.5").replace("name: ours", "name: other").replace("{total};", "{total}; ce="))
     assert "samples.0: lm_loss is None, not 2.5" in run("check-config", str(config))[1]
-    longer = (OWN % "2.5").replace("name: ours", "name: other").replace("{total};", "{total}; ce={lm_loss}")
-    other.write_text(longer)
-    log = config.parent / "own.log"
-    log.write_text("")
-    said = "other and ours read the same lines: other has them"
-    assert run("check-config", str(config))[1].count(said) == 1
-    run("run", "--once", "--config", str(config), str(log))
-    assert caplog.text.count(said) == 1
 
 
 HOSTILE = {
@@ -147,19 +139,6 @@ def test_no_mark_hangs(mark: str, text: str) -> None:
     began = time.process_time()
     assert reading.head(line) is None
     assert time.process_time() - began < 0.25  # of 64 KB; without it, years
-
-
-def test_the_more_specific_format_has_the_line(config: Path) -> None:
-    """A site's format of torchtitan's line: both read it, which is said once; a built-in one may be replaced."""
-    (config.parent / "formats" / "ours.yaml").write_text(
-        'name: ours\nprefixes: ["[titan] {time} - {word} - {word} - "]\nlines:\n'
-        '  - {means: step, line: "step:  {step}  loss:  {lm_loss}  ours:", separator: "  "}\n'
-        'samples:\n  - line: "[titan] 2026-03-02 08:00:01,123 - root - INFO - step: 10  loss: 10.76  ours: 1"\n'
-        "    gives: {iteration: 10, lm_loss: 10.76}\n"
-    )
-    code, out = run("check-config", str(config))
-    assert code == 0
-    assert out.count("ours and torchtitan read the same lines: ours has them, its mark is the more specific one") == 1
 
 
 def test_a_hostile_line_takes_no_time(config: Path) -> None:
