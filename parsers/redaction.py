@@ -54,15 +54,10 @@ def masked_path(path: str) -> str:
     """Return a path, or a run's name from a path, with the secrets in its parts masked. Different paths stay
     different.
     """
-    directory, _, name = path.rpartition("/")
-    return "/".join(map(_masked_name, path.split("/"))) if _MAY_NAME.search(name) or _may_name(directory) else path
+    return "/".join(map(_masked_name, path.split("/"))) if _MAY_NAME.search(path) else path
 
 
-@lru_cache(maxsize=512)  # of many files
-def _may_name(directory: str) -> bool:
-    return _MAY_NAME.search(directory) is not None
-
-
+@lru_cache(maxsize=512)  # many files are in the same directories
 def _masked_name(name: str) -> str:
     kept = masked(name) if MASK not in name else name
     return name if kept is name else f"{kept}~{crc32(name.encode('utf-8', 'replace')) & 0xFFFF:04x}"

@@ -49,8 +49,8 @@ class _Expression:
     """One expression, ready to read."""
 
     def __init__(self, spec: LineSpec, by_shape: bool, make: Callable[[str], Any]) -> None:
-        self.pattern, self._location, self._holds, *self._extra_patterns = (
-            make(filled(pattern, PIECES)) for pattern in (spec.regex, spec.location, spec.holds, *spec.extras)
+        self.pattern, self._location, *self._extra_patterns = (
+            make(filled(pattern, PIECES)) for pattern in (spec.regex, spec.location, *spec.extras)
         )
         self._spec = spec
         self._event = EVENT_TYPES[spec.means]
@@ -70,8 +70,6 @@ class _Expression:
         """Return the events of a match. `end` is where the text after the match ends."""
         spec = self._spec
         if spec.location and not self._location.search(line.prefix.location or ""):
-            return
-        if spec.holds and not self._holds.search(line.text):
             return
         found = [match, *(pattern.search(line.text) for pattern in self._extra_patterns)]
         spans = {

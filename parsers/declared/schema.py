@@ -32,25 +32,23 @@ is alive. settings: sizes of the run. figures: values of the previous step. roll
 this part of a reinforcement learning step begins or continues. generating: an engine generates tokens, for any part.
 """
 Form = Literal["", "pairs", "json", "block"]
-_MAX_FIELDS = 200
-_MOST_NAMES = 20
 _LEAST_TEXT = 3
 _GIVEN = ("epoch_steps", "epochs", "total")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
-def _plain(raw: Any) -> Any:
-    """Return a number, text or truth value of a sample."""
-    if isinstance(raw, str | int | float):
+def _value(raw: Any) -> Any:
+    """Return a constant or a sample's value."""
+    if raw is None or isinstance(raw, str | int | float | dict):
         return raw
-    raise ValueError("expected a number or text")
+    raise ValueError("expected a number, text or a mapping")
 
 
-def _read(raw: Any) -> Any:
+def _reading(raw: Any) -> Any:
     """Return how a group is read: the name of a converter, or the meanings of its words."""
-    if isinstance(raw, str | dict):
+    if isinstance(raw, dict) or raw in CONVERTERS:
         return raw
-    raise ValueError("expected the name of a reading, or what each word means")
+    raise ValueError(f"expected what each word means, or one of {', '.join(CONVERTERS)}")
 
 
 def _meaning(raw: Any) -> str:
@@ -59,11 +57,7 @@ def _meaning(raw: Any) -> str:
     raise ValueError(f"expected one of {', '.join(DEFAULTS)}, or the kind of an event")
 
 
-def _sample(raw: Any) -> Any:
-    return raw if raw is None or isinstance(raw, dict) else _plain(raw)
-
-
-Plain = Annotated[Any, Meta(extra={"read": _plain})]
+Value = Annotated[Any, Meta(extra={"read": _value})]
 
 
 class EndSpec(Struct, frozen=True, kw_only=True):
@@ -123,15 +117,13 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """
     location: str = ""
     """A regular expression that the code location which the logger prints before the line must match."""
-    holds: str = ""
-    """A further regular expression that the line must match."""
     extras: tuple[str, ...] = ()
     """Further expressions. Each is searched alone, and its groups fill fields if it matches."""
     also: tuple[str, ...] = ()
     """Kinds of further events of the same line, without fields."""
-    sets: Mapping[str, Plain] = field(default_factory=dict)
+    sets: Mapping[str, Value] = field(default_factory=dict)
     """Constant values of the event. `{name}` in a text is replaced by the group's text."""
-    reads: Mapping[str, Annotated[Any, Meta(extra={"read": _read})]] = field(default_factory=dict)
+    reads: Mapping[str, Annotated[Any, Meta(extra={"read": _reading})]] = field(default_factory=dict)
     """Group -> its converter (targets.CONVERTERS), if it differs from the field's, or the meanings of its words. A name
     that is not a group reads the whole line.
     """
@@ -196,17 +188,17 @@ class LineSpec(Struct, frozen=True, kw_only=True):
             yield "assign", "is empty, or blank as the separator is: a name and its value cannot be told apart"
         if not self.separator:
             yield "separator", "is empty"
-        for name in ("needs", "without", "where"):
-            if len(getattr(self, name)) > _MOST_NAMES:
-                yield name, f"has more than {_MOST_NAMES} names"
         if self.form == "block" and not self.indent:
             yield "indent", "is empty: every line would belong to the block"
 
     def _problems_of_regexes(self) -> Iterator[tuple[str, str]]:
         if self.line or not self.regex:
             yield "regex", "a line has either `line` or `regex`"
-        for name in ("regex", "location", "holds", *(f"extras.{index}" for index in range(len(self.extras)))):
-            text = self.extras[int(name[7:])] if name.startswith("extras") else getattr(self, name)
+        for name, text in (
+            ("regex", self.regex),
+            ("location", self.location),
+            *(("extras", one) for one in self.extras),
+        ):
             try:
                 re.compile(filled(text, PIECES))
             except (re.error, RecursionError) as error:
@@ -214,9 +206,6 @@ class LineSpec(Struct, frozen=True, kw_only=True):
         if not self.rule and not self.anchors:
             yield "anchors", "are missing: text of which each such line holds a piece"
         yield from (("anchors", "needs three characters at least") for text in self.anchors if len(text) < _LEAST_TEXT)
-        for name, how in self.reads.items():
-            if isinstance(how, str) and how not in CONVERTERS:
-                yield f"reads.{name}", f"{how!r} is no reading; there are {', '.join(CONVERTERS)}"
 
     def _problems_of_mark(self) -> Iterator[tuple[str, str]]:
         try:
@@ -234,7 +223,7 @@ class FormatSample(Struct, frozen=True, kw_only=True):
     """A line as printed and the events that it gives: a test of the format."""
 
     line: str
-    gives: Mapping[str, Annotated[Any, Meta(extra={"read": _sample})]] = field(default_factory=dict)
+    gives: Mapping[str, Value] = field(default_factory=dict)
     """Field of the event -> value. `event` is its kind. Empty: the format does not read the line."""
 
 
@@ -278,8 +267,6 @@ class Format(Struct, frozen=True, kw_only=True):
 
 
 def _problems_of_fields(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    if len(fields) > _MAX_FIELDS:
-        yield "fields", f"has more than {_MAX_FIELDS} names"
     for name, target in fields.items():
         try:
             converter(target)

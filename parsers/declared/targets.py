@@ -169,13 +169,10 @@ _STEP = lazy(r"global_step(\d{1,12})")
 _N = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 # `date`: `Sat May  2 07:11:59 UTC 2026`, `Fri 09 Jun 2023 03:36:53 PM EEST`; a script may print a word or two before it
 _BEFORE = r"[\[ ]{0,4}(?:[\w#=-]{1,40}:?[ ]){0,3}"
-_DATE_1 = lazy(
-    rf"{_BEFORE}(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[ ]([A-Z][a-z]{{2}})[ ]{{1,2}}(\d{{1,2}})[ ]"
-    r"(\d\d):(\d\d:\d\d)(?:[ ]([AP])M)?(?:[ ]([A-Z]{2,5}|[-+]\d\d))?[ ](\d{4})\b"
-)
-_DATE_2 = lazy(
-    rf"{_BEFORE}(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?[ ](\d{{1,2}})[ ]([A-Z][a-z]{{2}})[ ](\d{{4}})[ ]"
-    r"(\d\d):(\d\d:\d\d)(?:[ ]([AP])M)?(?:[ ]([A-Z]{2,5}|[-+]\d\d))?\b"
+_DATE = lazy(
+    rf"{_BEFORE}(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?[ ](?:(?P<day>\d{{1,2}})[ ])?(?P<month>{'|'.join(MONTHS)})[ ]{{1,2}}"
+    r"(?:(?P<late_day>\d{1,2})[ ])?(?:(?P<year>\d{4})[ ])?(?P<hour>\d\d):(?P<rest>\d\d:\d\d)(?:[ ](?P<half>[AP])M)?"
+    r"(?:[ ](?P<zone>[A-Z]{2,5}|[-+]\d\d))?(?:[ ](?P<late_year>\d{4}))?\b"
 )
 
 PIECES: Final = {
@@ -193,18 +190,18 @@ def date_of(text: str) -> str | None:
     """Return ISO 8601 for a line that begins with `date`'s output after at most three words. The zone is included if it
     is UTC.
     """
-    if match := _DATE_1.match(text):
-        month, day, hour, rest, half, zone, year = match.groups()
-    elif match := _DATE_2.match(text):
-        day, month, year, hour, rest, half, zone = match.groups()
-    else:
+    match = _DATE.match(text)
+    if match is None:
         return None
-    if month not in MONTHS:
+    day, year = match["day"] or match["late_day"], match["year"] or match["late_year"]
+    if not (day and year):
         return None
-    if half:
-        hour = f"{int(hour) % 12 + 12 * (half == 'P'):02d}"
-    utc = "+00:00" if zone in ("UTC", "GMT") else ""  # other zone names mean different zones in different countries
-    return f"{year}-{MONTHS.index(month) + 1:02d}-{int(day):02d}T{hour}:{rest}{utc}"
+    hour = match["hour"]
+    if match["half"]:
+        hour = f"{int(hour) % 12 + 12 * (match['half'] == 'P'):02d}"
+    # other zone names mean different zones in different countries
+    utc = "+00:00" if match["zone"] in ("UTC", "GMT") else ""
+    return f"{year}-{MONTHS.index(match['month']) + 1:02d}-{int(day):02d}T{hour}:{match['rest']}{utc}"
 
 
 def _rate_of_flops(text: str) -> float | None:

@@ -27,27 +27,23 @@ _WHOLE_NUMBER = lazy(NUMBER, re.IGNORECASE)
 _BYTES = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*((?:[KMGT]i?)?B|bytes)?\b", re.IGNORECASE)
 _FLOPS = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECASE)
 _TIME_UNIT = lazy(r"\s(ms|s|min|h)$")
-_MAX_GIB = 1e9  # no memory is larger
-_MAX_MIB = 1e12
 _MAX_TEXT = 200
 _MAX_INTEGER = 10**18  # limit of a signed 64-bit counter
 
 
-class _Rejected:
-    """Counts rejected numbers. Compare the count before and after a line. For one thread at a time."""
-
-    count = 0
+_rejected = [0]
+"""Count of rejected numbers. Compare it before and after a line. For one thread at a time."""
 
 
 def rejected() -> int:
     """Return the number of values out of bounds so far."""
-    return _Rejected.count
+    return _rejected[0]
 
 
 def _bounded(value: N, holds: bool) -> N | None:
     if holds:
         return value
-    _Rejected.count += 1
+    _rejected[0] += 1
     return None
 
 
@@ -218,14 +214,17 @@ def ratio(text: str) -> float | None:
 
 def mebibytes(text: str) -> int | None:
     """Return a number of MiB in bytes."""
-    value = amount(text)
-    return None if value is None or _bounded(value, abs(value) < _MAX_MIB) is None else round(value * MIB)
+    return _bytes(amount(text), MIB)
 
 
 def gibibytes(text: str) -> int | None:
     """Return a number of GiB in bytes."""
-    value = amount(text)
-    return None if value is None or _bounded(value, abs(value) < _MAX_GIB) is None else round(value * GIB)
+    return _bytes(amount(text), GIB)
+
+
+def _bytes(value: float | None, unit: float) -> int | None:
+    """Return bytes, or None beyond any memory."""
+    return None if value is None or _bounded(value, abs(value * unit) < _MAX_INTEGER) is None else round(value * unit)
 
 
 def byte_size(text: str, default_unit: str = "b") -> int | None:
@@ -233,8 +232,7 @@ def byte_size(text: str, default_unit: str = "b") -> int | None:
     match = _BYTES.match(text)
     if not match:
         return None
-    size = float(match[1]) * 1024.0 ** _BYTE_POWERS.index((match[2] or default_unit)[0].lower())
-    return None if _bounded(size, abs(size) < _MAX_INTEGER) is None else round(size)
+    return _bytes(float(match[1]), 1024.0 ** _BYTE_POWERS.index((match[2] or default_unit)[0].lower()))
 
 
 def teraflops(text: str) -> float | None:

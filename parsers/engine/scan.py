@@ -58,7 +58,7 @@ class Gatherer(Struct):
 
     @property
     def settles(self) -> bool:
-        """True if its fact is complete when no line follows for a while."""
+        """True if `close` gives the fact when no line follows for a while."""
         return False
 
     @property
