@@ -3,7 +3,6 @@
 import itertools
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,12 +137,6 @@ def test_an_unfinished_dump_is_not_complete() -> None:
     assert (entry.event.values, entry.event.complete) == ({"num_layers": "24"}, False)
 
 
-def test_a_last_line_without_an_end_counts_at_the_end() -> None:
-    """A finished file whose last line lacks its newline loses nothing."""
-    (entry,) = read([LOG.splitlines(keepends=True)[7].rstrip(b"\n")])
-    assert isinstance(entry.event, IterationLogged)
-
-
 def test_windows_line_ends_change_nothing() -> None:
     r"""A file with `\r\n` gives the events of the same file with `\n`, several-line facts included."""
     unix = LOG.replace(b"\r\n", b"\n")
@@ -223,11 +216,3 @@ def test_noise_is_noise_for_the_rest_of_its_block() -> None:
     reader = SourceReader(memo=Memo(Scanner((Rule("none", (b"frame",), read, by_shape=True),))))
     assert reader.feed(b"".join(b"frame %d kept\n" % number for number in range(100, 900))) == []
     assert len(asked) == 1
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-8-sig"])
-def test_a_log_in_utf_16_is_read(encoding: str) -> None:
-    """Its first line too, behind the mark of the byte order. What PowerShell redirects is so written."""
-    text = " iteration 1/ 10 | lm loss: 2.5 |\n iteration 2/ 10 | lm loss: 2.4 |\n"
-    reported = SourceReader().feed(text.encode(encoding))
-    assert [getattr(entry.event, "iteration", None) for entry in reported] == [1, 2]
