@@ -165,7 +165,9 @@ def test_none_is_shown_sent_saved_or_logged(caplog: pytest.LogCaptureFixture) ->
     reported += core.tick(now + 1) + core.tick(now + 1000)
     assert {"crash"} <= {one.incident for one in reported}
     snapshot = core.snapshot(now + 1000)
-    shown = json.dumps([run.page for run in snapshot.runs], default=str) + repr(list(core.runs))
+    shown = json.dumps([run.page for run in snapshot.runs], default=str) + repr(
+        (list(core.runs), SourceReader().feed("".join(texts).encode()))
+    )
     for text in (shown, TextFormat().page(snapshot), encode(core.save(now)).decode("latin-1"), caplog.text,
                  *(json.dumps(payload(one)) for one in reported)):  # fmt: skip
         assert not _leaks(text)
