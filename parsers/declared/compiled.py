@@ -13,7 +13,7 @@ from msgspec import field
 
 from megatron_monitor.parsers.declared.expressions import Expressions
 from megatron_monitor.parsers.declared.marks import LineMark
-from megatron_monitor.parsers.declared.reading import Head, LineReader, Piece
+from megatron_monitor.parsers.declared.reading import Head, LineReader, pairs_in
 from megatron_monitor.parsers.declared.schema import Format
 from megatron_monitor.parsers.engine.prefixes import Prefix
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
@@ -68,7 +68,7 @@ class BlockRule(Gatherer):
     def _enough(self) -> bool:
         """Return True if the block has all required names."""
         below = self.readings[0].spec.separator.join(self.lines)
-        return bool(below) and any(reading.wanted(reading.pairs(below, range(len(below)))) for reading in self.readings)
+        return bool(below) and any(reading.wanted(pairs_in(below, reading.spec)) for reading in self.readings)
 
     def close(self) -> list[Event]:
         """Return the block's event."""
@@ -126,7 +126,7 @@ def _answer(readings: tuple[LineReader, ...], below: str | None, line: Line) -> 
     mark, which is searched once. Names and values are cut once per way of cutting.
     """
     heads: dict[tuple[bool, bool], Head | None] = {}
-    pieces: dict[tuple[object, ...], dict[str, Piece]] = {}
+    pieces: dict[tuple[object, ...], dict[str, str]] = {}
     for reading in readings:
         at = reading.place
         if at not in heads:
@@ -136,11 +136,11 @@ def _answer(readings: tuple[LineReader, ...], below: str | None, line: Line) -> 
             continue
         way = (at, *reading.way)
         if way not in pieces:
-            pieces[way] = reading.pairs(*(head[1:] if below is None else (below, range(len(below)))))
+            pieces[way] = pairs_in(head.rest if below is None else below, reading.spec)
         found = pieces[way]
         if not reading.wanted(found):
             continue
-        said = reading.events(head.values, found, line)
+        said = reading.events(head, found, line)
         if said:
             yield from said
             return

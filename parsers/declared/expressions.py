@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from megatron_monitor.parsers.declared.reading import pairs_in
+from megatron_monitor.parsers.declared.reading import pairs_in, placed
 from megatron_monitor.parsers.declared.schema import LineSpec
 from megatron_monitor.parsers.declared.targets import CONVERTERS, PIECES
 from megatron_monitor.parsers.engine.fields import number
@@ -109,8 +109,8 @@ class _Expression:
 
     def _pairs(self, line: Line, start: int, end: int | None) -> dict[str, Any]:
         """Return the fields that the pairs after the match fill."""
-        rest, found = line.text[start:end], dict[str, Any]()
-        for name, (text, at) in pairs_in(rest, range(start, start + len(rest)), self._spec).items():
+        found = dict[str, Any]()
+        for name, text, at in placed(pairs_in(line.text[start:end], self._spec), line.text, start, self._spec):
             target = self._target(name)
             value = line.span((at, at + len(text)), target[2]) if text and target else None
             if target is None or value is None or value.value is None:

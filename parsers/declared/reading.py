@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple, get_args
 
@@ -56,18 +56,11 @@ _SIZES: Final = {"total": "train_iterations"}
 
 
 class Head(NamedTuple):
-    """The values of prefix and mark, the text after them, and the position in the line of each of its characters."""
+    """The values of prefix and mark, the text with the names and values, and where it begins in the line."""
 
     values: dict[str, Span]
     rest: str
-    places: Sequence[int]
-
-
-class Piece(NamedTuple):
-    """A value as printed, and its position."""
-
-    text: str
-    at: int
+    start: int
 
 
 class LineReader:
@@ -118,44 +111,37 @@ class LineReader:
         if match is None:
             return None
         values.update(self.mark.values(match, line))
-        rest, places = text[match.end() :], list(range(match.end(), len(text)))
-        if self.spec.whole:
-            first = max(text.rfind("{", start, match.start()), start)
-            rest, places = text[first : match.start()] + rest, [*range(first, match.start()), *places]
-        return Head(values, rest, places)
+        if not self.spec.whole:
+            return Head(values, text[match.end() :], match.end())
+        first = max(text.rfind("{", start, match.start()), start)
+        return Head(values, text[first : match.start()] + text[match.end() :], first)
 
-    def pairs(self, rest: str, places: Sequence[int]) -> dict[str, Piece]:
-        """Return the names and values in the text after the mark. `places` are the positions of its characters in the
-        line.
-        """
-        return pairs_in(rest, places, self.spec)
-
-    def wanted(self, found: Mapping[str, Piece]) -> bool:
+    def wanted(self, found: Mapping[str, str]) -> bool:
         """Return True if the line has the names and values that the spec requires."""
         spec = self.spec
         return (
             all(name in found for name in spec.needs)
             and not any(name in found for name in spec.without)
-            and all(name in found and found[name].text in value.split(", ") for name, value in spec.where.items())
-            and all(name in found and _positive(found[name].text) for name in spec.positive)
+            and all(name in found and found[name] in value.split(", ") for name, value in spec.where.items())
+            and all(name in found and _positive(found[name]) for name in spec.positive)
         )
 
     # --- its events -------------------------------------------------------------------------------------------------
 
-    def events(self, head: Mapping[str, Span], found: Mapping[str, Piece], line: Line) -> list[Spanned]:
+    def events(self, head: Head, found: Mapping[str, str], line: Line) -> list[Spanned]:
         """Return the events of the line, or nothing if it does not match."""
         read: dict[str, Span] = {}
-        for name, (text, at) in found.items():
+        for name, text, at in placed(found, line.text, head.start, self.spec):
             known = self._targets.get(name)
             convert = _kept if known is None else _or_text(known[1])
             read[name] = Span(line.start + at, text, convert, convert(text))
         message: Any = ""
         if self.spec.means == "failure":
-            start = len(line.text) - len(line.text.lstrip())
-            message = line.span((start, start + len(line.text.strip()[:500])), str)
+            at = len(line.text) - len(line.text.lstrip())
+            message = line.span((at, at + len(line.text.strip()[:500])), str)
         if self.spec.means in get_args(Part) and _RAY_REPEATS in line.text:
             return []
-        said = Spanned(self._made, {"head": dict(head), "found": read, "message": message} | line.origin_spans)
+        said = Spanned(self._made, {"head": dict(head.values), "found": read, "message": message} | line.origin_spans)
         return [said] if said.events() else []
 
     def _made(
@@ -245,42 +231,41 @@ class LineReader:
                 yield events.ThroughputReported(**rates, **origin)
 
 
-def pairs_in(rest: str, places: Sequence[int], spec: LineSpec) -> dict[str, Piece]:
-    """Return names and values of a text. `places` are the positions of its characters in the line. The first value of a
-    name counts.
-    """
+def pairs_in(rest: str, spec: LineSpec) -> dict[str, str]:
+    """Return names and values of a text. The first value of a name counts."""
     if spec.form == "json":
-        return dict(_placed(flat_json(rest), rest, places[0] if rest else 0))
+        return flat_json(rest)
     if spec.until:
         rest = rest.partition(spec.until)[0]
     assign = spec.assign.strip() or spec.assign
     if not spec.separator.strip():
-        rest, places = _joined(rest, places, assign)
-    found: dict[str, Piece] = {}
-    begin = 0
+        rest = _around(assign).sub(lambda _: assign, rest)
+    found: dict[str, str] = {}
     for piece in rest.split(spec.separator, _MAX_PAIRS)[:_MAX_PAIRS]:
         name, assigned, value = piece.strip().rpartition(" ") if assign == " " else piece.partition(assign)
-        end = begin + len(piece.rstrip() if assign == " " else piece)
-        begin += len(piece) + len(spec.separator)
         if assigned:
-            end -= len(value) - len(value.rstrip(_AROUND))
             value = value.strip(_AROUND)
             if value.startswith("np."):  # numpy 2 prints `np.float64(0.5)`
-                end -= len(value) - len(value.rstrip(")"))
                 value = value.partition("(")[2].rstrip(")")
-            found.setdefault(name.strip(" \t'\"{[|"), Piece(value, places[end - len(value)] if value else 0))
+            found.setdefault(name.strip(" \t'\"{[|"), value)
     return found
 
 
-def _joined(rest: str, places: Sequence[int], assign: str) -> tuple[str, list[int]]:
-    """Return the text without blanks around the sign between a name and its value."""
-    text, kept, at = "", list[int](), 0
-    for match in _around(assign).finditer(rest):
-        place = match.start() + match[0].index(assign)
-        text += rest[at : match.start()] + assign
-        kept += [*places[at : match.start()], *places[place : place + len(assign)]]
-        at = match.end()
-    return text + rest[at:], [*kept, *places[at:]]
+def placed(found: Mapping[str, str], text: str, start: int, spec: LineSpec) -> Iterator[tuple[str, str, int]]:
+    """Yield names and values with the position of each value in the line, which has them in this order from `start` on.
+    -1: the line does not have the value as it is.
+    """
+    for name, value in found.items():
+        key = name.rpartition(".")[2] if spec.form == "json" else name
+        named = text.find(key, start)
+        at = text.find(value, named + len(key)) if named >= 0 else -1
+        if spec.form == "json" and (
+            text[named + len(key) : at].strip(' ":') or text[at + len(value) :][:1] not in ' ",}'
+        ):
+            at = -1
+        if at >= 0:
+            start = at + len(value)
+        yield name, value, at
 
 
 @cache
@@ -363,22 +348,6 @@ def _positive(text: str) -> bool:
 def _kept(text: str) -> float | str:
     value = number(text) if text[:1].isdigit() or text[:1] in "+-." else None
     return text[:_MAX_TEXT] if value is None else value
-
-
-def _placed(found: Mapping[str, str], rest: str, first: int) -> Iterator[tuple[str, Piece]]:
-    """Yield the values of an object in its order, with their positions in the text if the text contains the value as it
-    is.
-    """
-    at = 0
-    for name, text in found.items():
-        match = re.compile(
-            rf'"{re.escape(name.rpartition(".")[2])}"[ ]?:[ ]?"?({re.escape(text)})(?=["\s,}}\]])'
-        ).search(rest, at)
-        if match:
-            at = match.end()
-            yield name, Piece(text, first + match.start(1))
-        else:
-            yield name, Piece(text, -1)
 
 
 def flat_json(text: str) -> dict[str, str]:

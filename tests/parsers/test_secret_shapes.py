@@ -43,7 +43,9 @@ _SHAPES = [
     "local-{h40}", "wandb_v1_{a60}", "123456789:AA{a33}", "eyJhbGciOiJ{a20}.eyJzdWIi{a40}.{a43}",
 ]  # fmt: skip
 _NAMED = [
-    "WANDB_API_KEY={h40}", "wandb_api_key: {h40}", "'--wandb-api-key', '{h40}'", "wandb login {h40}",
+    "WANDB_API_KEY={h40}", "export HF_TOKEN={a24}", "environ({{'PATH': '/bin', 'HF_TOKEN': '{a24}'}})",
+    "cmd = pdsh -w h1 export NCCL_DEBUG=INFO; export HF_TOKEN={a24}; cd /x", "  huggingface_access_key ........ {a24}",
+    "wandb_api_key: {h40}", "'--wandb-api-key', '{h40}'", "wandb login {h40}",
     "wandb: Appending key {h40} to your netrc file", "SECRET_B64={a24}", "SNOWFLAKE_PAT: {a40}", "SNOWFLAKE_PAT={a40}",
     "CI_TOKEN_2={a24}", "DEPLOY_TOKEN={a24}", "DB_PASS={a12}", "DB_PASS: {a12}", "db_pass: {a12}", "SSH_PASS='{a12}'",
     "MYSQL_PWD={a12}", "MASTER_KEY={a24}", "SIGNING_KEY_V1={a24}", "SESSION_COOKIE={a24}", "CLIENT_SECRET={a24}",
