@@ -12,7 +12,7 @@ from megatron_monitor.parsers.declared.schema import LineSpec
 from megatron_monitor.parsers.declared.targets import CONVERTERS, PIECES
 from megatron_monitor.parsers.engine.fields import number
 from megatron_monitor.parsers.engine.scan import Line
-from megatron_monitor.parsers.engine.spans import Span, Spanned
+from megatron_monitor.parsers.engine.spans import Span, Spanned, value_of
 from megatron_monitor.parsers.events import EVENT_TYPES, Event
 from megatron_monitor.parsers.patterns import filled
 
@@ -61,10 +61,7 @@ class _Expression:
         self._fields = {field.name: _usual(field.type) for field in known}
         groups = set(_GROUP.findall(" ".join((spec.regex, *spec.extras))))
         self._of_line = [] if spec.form else sorted(self._reads.keys() - groups)
-        texts = [value for value in spec.sets.values() if isinstance(value, str)]
-        self._spans = by_shape and not (
-            spec.failed or spec.message_length or spec.also or self._of_line or any("{" in text for text in texts)
-        )
+        self._spans = by_shape and not self._of_line
 
     def read(self, match: re.Match[str], line: Line, end: int | None = None) -> Iterator[Event | Spanned]:
         """Return the events of a match. `end` is where the text after the match ends."""
@@ -83,7 +80,7 @@ class _Expression:
         if spec.form and not behind:
             return
         fields = self._values_of(spans) | behind
-        values = {name: _value(span) for name, span in fields.items()}
+        values = {name: value_of(span) for name, span in fields.items()}
         if fields and all(value is None for value in values.values()):
             return
         texts = {name: span.value if name in self._reads else span.text for name, span in spans.items()}
@@ -141,10 +138,6 @@ class _Expression:
         if self._spec.message_length:
             values["message"] = line.text.strip()[: self._spec.message_length]
         return values | {name: self._reads[name](line.text) for name in self._of_line}
-
-
-def _value(span: Any) -> Any:
-    return {name: one.value for name, one in span.items()} if isinstance(span, dict) else span.value
 
 
 def _usual(kind: Any) -> _Convert:

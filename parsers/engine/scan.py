@@ -5,7 +5,7 @@ lines. One pass finds all anchors. Only lines with an anchor are decoded and rea
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ahocorasick_rs import BytesAhoCorasick
@@ -18,18 +18,18 @@ from megatron_monitor.parsers.events import Event
 
 @dataclass(slots=True)
 class Line:
-    """One segment of a line without prefixes. `origin` has the keyword arguments that all events take."""
+    """One segment of a line without prefixes."""
 
     text: str
     prefix: Prefix
     start: int = 0
     """Where the text begins in its segment."""
-    origin: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Collect what the prefixes report as event arguments."""
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The keyword arguments that all events take."""
         prefix = self.prefix
-        self.origin = {"rank": prefix.global_rank, "node": prefix.node, "logged_at": prefix.logged_at}
+        return {"rank": prefix.global_rank, "node": prefix.node, "logged_at": prefix.logged_at}
 
     def span(self, at: tuple[int, int], read: Callable[[str], Any]) -> Span:
         """Return the text from `at[0]` to `at[1]` as the value of a field, to be converted by `read`."""

@@ -55,11 +55,12 @@ class Spanned(Struct):
 
     def events(self) -> list[Event]:
         """Return the events of the line that the rule read."""
-        made = self.make(**{name: _value(value) for name, value in self.values.items()})
+        made = self.make(**{name: value_of(value) for name, value in self.values.items()})
         return [made] if isinstance(made, Event) else list(made)
 
 
-def _value(said: Any) -> Any:
+def value_of(said: Any) -> Any:
+    """Return the value of a span, or of a mapping or tuple of spans."""
     if type(said) is Span:
         return said.value
     if type(said) is dict:
@@ -148,7 +149,7 @@ class Layout:
             elif isinstance(value, Span) and _DIGIT.search(value.text):
                 items.append(self._item(name, value))
             else:
-                constants[name] = _value(value)
+                constants[name] = value_of(value)
         return partial(said.make, **constants), items, maps
 
     def _item(self, name: Any, said: Any) -> _Item:
