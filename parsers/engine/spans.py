@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import lru_cache, partial
-from operator import itemgetter
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -85,9 +84,9 @@ class Layout:
         NoLayoutError. `used` returns True if the reader needs an event. None: all events are needed, redrawn progress
         bars included.
         """
-        self._raw, self._places, self._slices = raw, _places(raw), [slice(0), slice(0)]
-        self._parts = [(rule, *self._bound(said)) for rule, said in answer]
-        self._cut = itemgetter(*self._slices)
+        self._raw, self._places, self._slices = raw, _places(raw), [slice(0)]
+        self._answer = [(rule, *self._bound(said)) for rule, said in answer]
+        self._bind(self._slices)
         events = [event for _, said in answer for event in said.events()]
         wanted = [used is None or used(event) for event in events]
         self._used = None if all(wanted) else used
@@ -101,13 +100,12 @@ class Layout:
         bounds.
         """
         found: list[tuple[str, Event]] = []
-        texts = self._cut(raw)
         for rule, make, items, maps in self._parts:
-            values = {name: read(texts[at]) for name, at, read in items}
+            values = {name: read(raw[at]) for name, at, read in items}
             if None in values.values():
                 return None
             for name, several, kind in maps:
-                inner = {texts[key].decode() if type(key) is int else key: read(texts[at]) for key, at, read in several}
+                inner = {raw[key].decode() if type(key) is slice else key: read(raw[at]) for key, at, read in several}
                 if None in inner.values():
                     return None
                 values[name] = inner if kind is dict else tuple(inner.values())
@@ -124,16 +122,25 @@ class Layout:
         """Return the layout for a shape whose numbers have other widths. Raises NoLayoutError."""
         before, after = ([match.span() for match in _NUMBERS.finditer(line)] for line in (self._raw, shape))
         ends, starts = [end for _, end in before], [start for start, _ in before]
-        slices = [slice(0), slice(0)]
-        for at in self._slices[2:]:
+        slices = [slice(0)]
+        for at in self._slices[1:]:
             first, last = bisect_right(ends, at.start), bisect_left(starts, at.stop) - 1
             if first > last:
                 raise NoLayoutError
             left, right = at.start - starts[first], at.stop - ends[last]
             slices.append(slice(after[first][0] + left, after[last][1] + right))
         other = copy(self)
-        other._cut = itemgetter(*slices)
+        other._bind(slices)
         return other
+
+    def _bind(self, slices: Sequence[slice]) -> None:
+        def bound(items: Sequence[_Item]) -> list[tuple[Any, slice, Callable[[bytes], Any]]]:
+            return [(slices[name] if type(name) is int else name, slices[at], read) for name, at, read in items]
+
+        self._parts = [
+            (rule, make, bound(items), [(name, bound(several), kind) for name, several, kind in maps])
+            for rule, make, items, maps in self._answer
+        ]
 
     def _bound(self, said: Spanned) -> tuple[Callable[..., Any], list[_Item], list[tuple[str, list[_Item], type]]]:
         """Return what makes the events of a line, its values, and its mappings and tuples of values."""
