@@ -13,54 +13,6 @@ pieces = st.lists(
 ).map(b"".join)
 
 
-def lines_of(chunks: list[bytes], bound: int = 50) -> list[tuple[int, bytes | int]]:
-    """(number, text) of every line that is not empty, (number, length) of one that was thrown away."""
-    splitter = LineSplitter(max_line_bytes=bound)
-    out: list[tuple[int, bytes | int]] = []
-    for part in [*(piece for chunk in chunks for piece in splitter.feed(chunk)), *splitter.flush()]:
-        if isinstance(part, Discarded):
-            out.append((part.line, part.bytes))
-            continue
-        number = part.first_line
-        text = b""
-        for byte in (part.data[i : i + 1] for i in range(len(part.data))):
-            if byte in (b"\n", b"\r"):
-                if text:
-                    out.append((number, text))
-                text = b""
-                number += byte == b"\n"
-            else:
-                text += byte
-        assert not text, "a block ends in a line end"
-    return out
-
-
-def naive(data: bytes, bound: int = 50) -> list[tuple[int, bytes | int]]:
-    """What the lines of the whole are."""
-    out: list[tuple[int, bytes | int]] = []
-    for number, physical in enumerate(data.replace(b"\0", b"").split(b"\n"), 1):
-        texts = [text for text in physical.split(b"\r") if text]
-        out.extend((number, text if len(text) <= bound else len(text)) for text in texts)
-    return out
-
-
-@given(pieces, st.lists(st.integers(0, 400), max_size=8))
-def test_any_chunking_gives_the_same_lines(data: bytes, cuts: list[int]) -> None:
-    """Bytes cut anywhere give what a naive reader of the whole gives."""
-    bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    chunks = [data[a:b] for a, b in itertools.pairwise(bounds)]
-    assert lines_of(chunks) == naive(data)
-
-
-def test_the_bound_is_exact() -> None:
-    """A line of the bound passes, one byte more is thrown away once, and the next line is read."""
-    for length in (49, 50, 51, 150, 5000):
-        data = b"first\n" + b"x" * length + b"\nlast\n"
-        for size in (1, 7, 64, len(data)):
-            chunks = [data[i : i + size] for i in range(0, len(data), size)]
-            assert lines_of(chunks) == naive(data)
-
-
 def test_memory_is_bounded_while_a_line_is_thrown_away() -> None:
     """A file without line ends is not held."""
     splitter = LineSplitter(max_line_bytes=1000)
@@ -80,7 +32,7 @@ def test_raw_pending_counts_what_a_resume_must_read() -> None:
 
 
 def walk(chunks: list[bytes], bound: int) -> list[tuple[int, bytes | int]]:
-    """As `lines_of`, but with the empty lines, found as the reader finds them."""
+    """(number, text) of every line as the reader finds them, (number, length) of one that was thrown away."""
     splitter = LineSplitter(max_line_bytes=bound)
     out: list[tuple[int, bytes | int]] = []
     for part in [*(piece for chunk in chunks for piece in splitter.feed(chunk)), *splitter.flush()]:
@@ -122,3 +74,12 @@ def test_lines_around_the_bound_in_every_cut() -> None:
         for size in range(1, len(data) + 1):
             chunks = [data[at : at + size] for at in range(0, len(data), size)]
             assert walk(chunks, 10) == split(data, 10), (end, size)
+
+
+def test_the_bound_is_exact() -> None:
+    """A line of the bound passes, one byte more is thrown away once, and the next line is read."""
+    for length in (49, 50, 51, 150, 5000):
+        data = b"first\n" + b"x" * length + b"\nlast\n"
+        for size in (1, 7, 64, len(data)):
+            chunks = [data[i : i + size] for i in range(0, len(data), size)]
+            assert walk(chunks, 50) == split(data, 50)

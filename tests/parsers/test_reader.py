@@ -137,15 +137,6 @@ def test_an_unfinished_dump_is_not_complete() -> None:
     assert (entry.event.values, entry.event.complete) == ({"num_layers": "24"}, False)
 
 
-def test_windows_line_ends_change_nothing() -> None:
-    r"""A file with `\r\n` gives the events of the same file with `\n`, several-line facts included."""
-    unix = LOG.replace(b"\r\n", b"\n")
-    windows = unix.replace(b"\n", b"\r\n")
-    expected = [(entry.line, entry.event) for entry in read([unix])]
-    for chunks in ([windows], cut(windows, list(range(0, len(windows), 3)))):
-        assert [(entry.line, entry.event) for entry in read(chunks)] == expected
-
-
 @given(hostile, st.lists(st.integers(0, 2000), max_size=6))
 def test_line_numbers_are_those_of_an_editor(data: bytes, cuts: list[int]) -> None:
     """A line stands at its physical number whatever the noise before it, and the counts do not depend on the cuts."""

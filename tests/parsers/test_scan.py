@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.parsers.engine.prefixes import Prefix
 from megatron_monitor.parsers.engine.scan import Line, Rule, Scanner
 from megatron_monitor.parsers.events import Event
 
@@ -27,9 +26,3 @@ def test_rules_of_finds_every_anchor(lines: list[bytes]) -> None:
         for line in lines
     ]
     assert Scanner(RULES).rules_of(lines) == expected
-
-
-def test_origin() -> None:
-    """A line hands to its events what its prefixes said."""
-    line = Line("text", Prefix(task=3, node="n1", logged_at="2026-01-01T00:00:00"))
-    assert line.origin == {"rank": 3, "node": "n1", "logged_at": "2026-01-01T00:00:00"}
