@@ -23,7 +23,7 @@ from megatron_monitor.parsers.patterns import Guarded
 _ORDER = (
     "neox", "megatron", "hf_trainer", "hf-trainer", "dllogger", "deepspeed", "megatron_reports", "arguments",
     "slurm", "batch", "nccl", "failures", "tracebacks", "pytorch", "torchrun", "launchers", "mpich", "system",
-    "environment", "gpu", "hf_settings", "documents", "unread",
+    "environment", "gpu", "generation-engines", "hf_settings", "documents", "unread",
 )  # fmt: skip
 """Names in parsers/formats: a module, a file (`.yaml`), or the file after the module of its name."""
 _CODE = (arguments, batch, hf_settings, hf_trainer, megatron, megatron_reports, mpich, torchrun, tracebacks, unread)

@@ -10,7 +10,7 @@ from megatron_monitor.parsers import events
 from megatron_monitor.parsers.declared.marks import LineMark
 from megatron_monitor.parsers.declared.schema import Format, LineSpec
 from megatron_monitor.parsers.declared.targets import LOSSES, MEMORY, PARTS, SIZES, Convert, converter
-from megatron_monitor.parsers.engine.fields import LEADING_NUMBER, number
+from megatron_monitor.parsers.engine.fields import number
 from megatron_monitor.parsers.engine.scan import Line
 from megatron_monitor.parsers.engine.spans import QUICK, Span, Spanned
 from megatron_monitor.parsers.events import Event, Part
@@ -82,11 +82,11 @@ class LineReader:
     @property
     def by_digits(self) -> bool:
         """True if digits decide whether the line matches: digits of its mark or of a required value. The numbers of a
-        bar may contradict each other, and an engine may report no progress.
+        bar may contradict each other.
         """
-        spec, terms = self.spec, (self.spec.line, *self.spec.where.values())
-        numbers = spec.positive or "epoch_step" in dict(self.mark.captured)
-        return bool(numbers) or any(char.isdigit() for word in terms for char in word)
+        terms = (self.spec.line, *self.spec.where.values())
+        counts = "epoch_step" in dict(self.mark.captured)
+        return counts or any(char.isdigit() for word in terms for char in word)
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
@@ -123,7 +123,6 @@ class LineReader:
             all(name in found for name in spec.needs)
             and not any(name in found for name in spec.without)
             and all(name in found and found[name] in value.split(", ") for name, value in spec.where.items())
-            and all(name in found and _positive(found[name]) for name in spec.positive)
         )
 
     # --- its events -------------------------------------------------------------------------------------------------
@@ -338,11 +337,6 @@ def _parts(values: Mapping[str, Any], origin: dict[str, Any], *, of_next: bool |
     parts: dict[str, tuple[float, float]] = {name: (values[name],) * 2 for name in PARTS if name in values}
     if parts:
         yield events.TimersReported(speaker="megatron", timers=parts, of_next=of_next, **origin)
-
-
-def _positive(text: str) -> bool:
-    match = LEADING_NUMBER.match(text.strip())
-    return match is not None and (number(match[1]) or 0.0) > 0.0
 
 
 def _kept(text: str) -> float | str:

@@ -169,8 +169,6 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """Printed names that the line must not have."""
     where: Mapping[str, str] = field(default_factory=dict)
     """Printed name -> the value that it must have, or several values separated by `, `."""
-    positive: tuple[str, ...] = ()
-    """Printed names whose value must be above zero."""
     given: Mapping[str, int] = field(default_factory=dict)
     """Our name -> a value that no line prints, such as the steps of an epoch."""
     failure: Failure = "unknown"

@@ -8,7 +8,6 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from megatron_monitor.parsers.wrappers import MONTHS, TEXT_FORMS
 
@@ -114,12 +113,7 @@ class Prefix:
     @property
     def key(self) -> str:
         """Return a key that distinguishes the writers of a merged file."""
-        return _key(self.task, self.local_rank, self.rank, self.node, self.pod)
-
-
-@lru_cache(256)
-def _key(*parts: int | str | None) -> str:
-    return str(parts)
+        return str((self.task, self.local_rank, self.rank, self.node, self.pod))
 
 
 def iso_time(text: str) -> str:

@@ -79,9 +79,9 @@ class ConfigurationGatherer(Gatherer):
             return [], False, False
         if len(match[1]) == 2:
             self.section = match[2] if match[3] == "{" else ""
-            self._take(self.own, match[2], match[3])
+            self.own[match[2]] = match[3]
         elif self.section in _SECTIONS:
-            self._take(self.nested, match[2], match[3])
+            self.nested[match[2]] = match[3]
         return [], True, False
 
     def close(self) -> list[Event]:
@@ -93,11 +93,6 @@ class ConfigurationGatherer(Gatherer):
         if "rms_norm_eps" in pairs:  # models with this normalisation have gated MLPs
             values["glu"] = 1
         return [SizesReported(values=values, default=True)]
-
-    @staticmethod
-    def _take(into: dict[str, str], name: str, text: str) -> None:
-        if name in _KEYS or name == "rms_norm_eps":
-            into[name] = text
 
 
 def open_configuration(line: Line) -> Iterator[Event | Gatherer]:

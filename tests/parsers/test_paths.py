@@ -18,6 +18,7 @@ from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import CLOCK_RULES, RULES
 from tests import test_formats
 from tests.conftest import examples
+from tests.parsers.iteration_lines import FORMS as ITERATIONS
 
 Found = list[tuple[int, str, str]]
 """(line, rule, the event written out: 1 is not 1.0 there, and NaN is NaN)"""
@@ -77,23 +78,8 @@ def read(data: bytes, memo: Memo, size: int = 1 << 20) -> Found:
 
 SCANNER = Scanner(RULES)
 
-# `#` is a digit to be drawn. Formats of the real programs; names and numbers are ours.
-PLANNED = [
-    " [2026-0#-1# 0#:1#:2#.######] iteration     #### /   9#### | consumed samples:     ###### | elapsed time per "
-    "iteration (ms): ####.# | throughput per GPU (TFLOP/s/GPU): ##.# | learning rate: #.######E-0# | global batch "
-    "size:  #### | lm loss: #.######E+0# | loss scale: #.# | grad norm: #.### | num zeros: ## | number of skipped "
-    "iterations:   # | number of nan iterations:   # |",
-    "#: [default#]: [2026-04-15 11:25:0#.######] iteration  ##/ ### | elapsed time per iteration (ms): #.# | "
-    "load_balancing_loss: #.##E-0# | lm loss: #.#E+00 | z_loss: #E-0# | grad norm: ##.### |",
-    " samples/sec: ###.### | iteration     ###/     ### | elapsed time per iteration (ms): ###.# | learning rate: "
-    "#.###E-05 | approx flops per GPU: ##.#TFLOPS | lm_loss: #.######E+01 | loss scale: ####.# | number of skipped "
-    "iterations:   # | number of nan iterations:   # |",
-    "[2024-06-21 10:50:4#][INFO][training_log:661] -  iteration=   #/  ###### | consumed_samples=  ### | "
-    "elapsed_time_per_iteration_ms=#####.# | lm loss=##.# | loss_scale=#.# | actual_seqlen= #### | [LM]TFLOPs=##.## |",
-    "worker-#:  iteration   #/  ### | consumed tokens:    ###### | elapsed time per iteration (ms): #####.# | actual "
-    "seqlen:  ### | TFLOPs: #.## | odd: #### | random: a#b | MFU: ##.#% | tokens/s/gpu inst/harmonic mean: #.#/#.# |",
-    "[default#]: iteration   #/  ### | load_balancing_loss: #.##E-0# | lm loss: #.# | iteration time: #.### s |",
-]
+# `#` is a digit to be drawn.
+PLANNED = [re.sub(r"(?<![A-Za-z_])\d", "#", form["text"]) for form in ITERATIONS.values() if form["text"].isprintable()]
 LOGGER = "[2023-10-19 23:07:4#,###] [INFO] [logging.py:96:log_dist] [Rank #] "
 REPORTS = [
     "#:     forward-backward ...............................: (###.##, ####.#)",
