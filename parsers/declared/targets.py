@@ -6,7 +6,6 @@ allocated MiB`.
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from megatron_monitor.parsers.declared.failures import memory_facts, named, sign
 from megatron_monitor.parsers.engine import fields
 from megatron_monitor.parsers.engine.prefixes import iso_time
 from megatron_monitor.parsers.patterns import lazy
-from megatron_monitor.parsers.wrappers import MONTHS
+from megatron_monitor.parsers.wrappers import MONTHS, date_after
 
 Convert = Callable[[str], Any]
 
@@ -158,11 +157,13 @@ def converter(target: str) -> tuple[str, Convert]:
 
 
 def unix_time(milliseconds_: int) -> str | None:
-    """Return milliseconds since 1970 as ISO 8601, or None outside the years 1970 to 9999."""
-    if not 0 <= milliseconds_ < 253_402_300_800_000:
+    """Return Unix seconds as ISO 8601, or None outside the years 1970 to 9999."""
+    days, rest = divmod(milliseconds_, 86_400_000)
+    if not 0 <= days < 2_932_897:
         return None
-    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds_)
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    second, fraction = divmod(rest, 1000)
+    time = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.{fraction:03}"
+    return f"{date_after(days)}T{time}Z"
 
 
 _STEP = lazy(r"global_step(\d{1,12})")
