@@ -9,7 +9,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -100,7 +100,7 @@ class Layout:
         bounds.
         """
         found: list[tuple[str, Event]] = []
-        for rule, make, items, maps in self._parts:
+        for rule, make, constants, items, maps in self._parts:
             values = {name: read(raw[at]) for name, at, read in items}
             if None in values.values():
                 return None
@@ -109,7 +109,7 @@ class Layout:
                 if None in inner.values():
                     return None
                 values[name] = inner if kind is dict else tuple(inner.values())
-            made = make(**values)
+            made = make(**values, **constants)
             if isinstance(made, Event):
                 found.append((rule, made))
             else:
@@ -138,12 +138,16 @@ class Layout:
             return [(slices[name] if type(name) is int else name, slices[at], read) for name, at, read in items]
 
         self._parts = [
-            (rule, make, bound(items), [(name, bound(several), kind) for name, several, kind in maps])
-            for rule, make, items, maps in self._answer
+            (rule, make, constants, bound(items), [(name, bound(several), kind) for name, several, kind in maps])
+            for rule, make, constants, items, maps in self._answer
         ]
 
-    def _bound(self, said: Spanned) -> tuple[Callable[..., Any], list[_Item], list[tuple[str, list[_Item], type]]]:
-        """Return what makes the events of a line, its values, and its mappings and tuples of values."""
+    def _bound(
+        self, said: Spanned
+    ) -> tuple[Callable[..., Any], dict[str, Any], list[_Item], list[tuple[str, list[_Item], type]]]:
+        """Return what makes the events of a line, the values that all such lines share, the other values, and mappings
+        and tuples of values.
+        """
         constants: dict[str, Any] = {}
         items: list[_Item] = []
         maps: list[tuple[str, list[_Item], type]] = []
@@ -157,7 +161,7 @@ class Layout:
                 items.append(self._item(name, value))
             else:
                 constants[name] = value_of(value)
-        return partial(said.make, **constants), items, maps
+        return said.make, constants, items, maps
 
     def _item(self, name: Any, said: Any) -> _Item:
         """Return a value of the line, or of one of its mappings. A name with digits is read from the line."""
