@@ -131,8 +131,7 @@ def judge(
 ) -> list[Transition]:  # fmt: skip
     """Update the incidents by the findings of an evaluation, by kind. Return the transitions in order."""
     firing = {kind: finding for kind, finding in findings.items() if finding.state == "firing"}
-    ends = {kind: finding.summary for kind, finding in findings.items() if finding.state == "clear"}
-    unknown = findings.keys() - firing.keys() - ends.keys()
+    unknown = {kind for kind, finding in findings.items() if finding.state == "unknown"}
     for kind in book.pending.keys() - firing.keys() - unknown:
         del book.pending[kind]
     book.over = {labels: at for labels, at in book.over.items() if now - at < _SHOWN}
@@ -144,7 +143,7 @@ def judge(
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
         by = _superseded(kind, firing, book)
         if by is not None or not tick.lingers(kind, over=not findings):
-            out.append(tick.resolve(kind, by, ends.get(kind, "")))
+            out.append(tick.resolve(kind, by))
     book.history.extend(out)
     del book.history[:-_HISTORY]
     return out
@@ -252,8 +251,8 @@ class _Tick(NamedTuple):
             incident.over_since = self.now
         return self.now - incident.over_since < _LINGERS
 
-    def resolve(self, kind: str, by: str | None = None, end: str = "") -> Transition:
-        """Return the transition of an ended incident, with its duration. `end`: the rule's text about the end."""
+    def resolve(self, kind: str, by: str | None = None) -> Transition:
+        """Return the transition of an ended incident, with its duration."""
         book, state, now = self.book, self.state, self.now
         incident = book.open.pop(kind)
         over = now if incident.over_since is None else incident.over_since
@@ -262,12 +261,12 @@ class _Tick(NamedTuple):
         incident.evidence = {**incident.evidence, "lasted_seconds": round(lasted, 3)}
         how = f"superseded by {by} after {duration(lasted)}"
         if by is None:
-            how = f"resolved after {duration(lasted)} ({end or _end(state, incident)})"
+            how = f"resolved after {duration(lasted)} ({_end(state, incident)})"
         return _transition(book, state, "resolved", replace(incident, summary=how), now)
 
 
 def _end(state: RunState, incident: Incident) -> str:
-    """Return what ended the incident, if its rule has no text for that."""
+    """Return what ended the incident."""
     iteration = state.attempt.latest.iteration
     if state.attempt.number > incident.attempt:
         return "a new attempt began"

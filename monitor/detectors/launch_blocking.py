@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from megatron_monitor.breakdown import messages
 from megatron_monitor.breakdown.attribution import Attribution, attribute
 from megatron_monitor.detectors import slowdown
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, AttemptRule, Finding, Rule, RuleSettings, Severity
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, AttemptRule, Finding, Rule, RuleSettings
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
@@ -51,42 +51,33 @@ class LaunchBlocking(AttemptRule):
         here = next((segment for segment in reversed(segments) if segment.attempt == attempt.number), None)
         if here is None:
             return UNKNOWN
-        setting = here.is_blocking
-        if setting is None:
+        if not here.is_blocking:
             return CLEAR
         others = [segment for segment in segments if segment.key == here.key and segment.attempt != here.attempt]
         opposite = [segment for segment in others if segment.differs_by_setting(here)]
-        return self._compared(state, here, opposite[-1], setting) if opposite else CLEAR
+        return self._compared(state, here, opposite[-1]) if opposite else CLEAR
 
-    def _compared(
-        self, state: RunState, here: slowdown.Segment, other: slowdown.Segment, on: bool,
-    ) -> Finding:  # fmt: skip
-        blocking, free = (here, other) if on else (other, here)
-        cost = math.expm1(blocking.level - free.level)
+    def _compared(self, state: RunState, here: slowdown.Segment, other: slowdown.Segment) -> Finding:
+        cost = math.expm1(here.level - other.level)
         world, found = state.attempt.topology.world_size, None
-        if blocking.profile is not None and free.profile is not None:
-            found = attribute(free.profile, blocking.profile, state.attempt.topology.pipeline_parallel_size)
-        risky = world is None or world >= _RISK
-        if cost < _COST if on else not risky:
+        if here.profile is not None and other.profile is not None:
+            found = attribute(other.profile, here.profile, state.attempt.topology.pipeline_parallel_size)
+        if cost < _COST:
             return CLEAR
         against = "unset it unless it prevents a hang"
-        if risky:
+        if world is None or world >= _RISK:
             against = "runs of this size have hung without it, so compare the cost with that risk"
         summary = (
             f"{VARIABLE}=1 costs {100 * cost:.1f} % here: {math.exp(here.level):.4g} s per iteration since iteration "
             f"{here.first_iteration}, {math.exp(other.level):.4g} s without it; {against}{_where(found)}"
-            if on
-            else f"{VARIABLE} is no longer set (it was 1 in an earlier attempt): runs of {_RISK} GPUs and more have "
-            f"hung without it; it cost {100 * cost:.1f} % here"
         )
         evidence = {
             "seconds_per_iteration": round(math.exp(here.level), 4),
             "cost_ratio": round(cost, 4),
-            "cuda_launch_blocking": "1" if on else "0",
+            "cuda_launch_blocking": "1",
             **(messages.evidence(found, None) if found is not None else {}),
         }
-        severity: Severity = "warning" if on else "info"
-        return Finding("firing", severity, summary, evidence, onset=here.first_iteration, since=self.at)
+        return Finding("firing", "warning", summary, evidence, onset=here.first_iteration, since=self.at)
 
 
 def _where(found: Attribution | None) -> str:

@@ -363,12 +363,3 @@ def test_resolved_says_what_the_end_was_and_how_long_it_lasted(kind: str, after:
     (reported,) = judge(book, state, {kind: CLEAR}, 1600.0, 1e9, IncidentEvents())
     assert reported.summary == f"resolved after 10 min ({end})"
     assert reported.evidence["lasted_seconds"] == 600
-
-
-def test_a_detector_may_say_what_the_end_was() -> None:
-    """By the summary of its clear verdict."""
-    run = Run()
-    run.at(0.0, firing("slowdown"))
-    assert run.at(60.0, {"slowdown": CLEAR}) == []
-    (reported,) = run.at(360.0, {"slowdown": Finding("clear", summary="0.455 s again")})
-    assert reported.summary == "resolved after 60 s (0.455 s again)"
