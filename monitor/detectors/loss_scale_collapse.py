@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 from msgspec import field
 
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, AttemptRule, Finding, RuleSettings, Severity, stated
-from megatron_monitor.parsers.events import LossScaleExhausted, OverflowSkipped
+from megatron_monitor.detectors.base import CLEAR, AttemptRule, Finding, RuleSettings, Severity, stated
+from megatron_monitor.parsers.events import OverflowSkipped
 from megatron_monitor.parsers.programs import program_of
-from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high
@@ -23,7 +22,7 @@ from megatron_monitor.statistics.scale_search import ScaleSearch
 _BLOCKS = 16  # remembered blocks of a slow decline
 _DYNAMIC = 16.0  # an attempt that never had this scale did not fall to its minimum
 _SHORT_SPAN, _LONG_SPAN = 10, 50  # iterations within which halvings are counted
-_ORDER = ("", "declining", "falling", "minimum", "exhausted")
+_ORDER = ("", "declining", "falling", "minimum")
 """Reasons, the worst last."""
 
 
@@ -47,8 +46,7 @@ class LossScaleCollapse(AttemptRule):
     """Falls of the last iterations and medians of the past. Scales are logarithms to base 2."""
 
     name = "loss_scale_collapse"
-    outlives = True
-    listens = (OverflowSkipped, LossScaleExhausted)
+    listens = (OverflowSkipped,)
     is_level = True
 
     search: ScaleSearch = field(default_factory=ScaleSearch)
@@ -109,13 +107,11 @@ class LossScaleCollapse(AttemptRule):
             changed |= self._calmed(iteration, level, minimum)
         return changed
 
-    def on_event(self, state: RunState, event: OverflowSkipped | LossScaleExhausted, _settings: RuleSettings) -> bool:
+    def on_event(self, state: RunState, event: OverflowSkipped, _settings: RuleSettings) -> bool:
         """Count each overflow when it is reported, before the step's own line."""
         attempt = state.attempt
         iteration = attempt.latest.iteration or 0
         at = attempt.step_timer.at if attempt.step_timer.at is not None else state.updated_at
-        if isinstance(event, LossScaleExhausted):
-            return self._open(at, "exhausted", iteration)
         if not event.loss_scale or not event.new_loss_scale:
             return False
         pair = (event.loss_scale, event.new_loss_scale)
@@ -185,12 +181,10 @@ class LossScaleCollapse(AttemptRule):
         """Fire a warning while the scale falls, critical when it cannot fall further."""
         if not self.reason:
             return CLEAR
-        if state.attempt.phase in ENDED and self.reason != "exhausted":
-            return UNKNOWN
         scale = state.attempt.latest.loss_scale or 0.0
         before = 2.0**self.before if self.before else None
         was = f" from {before:.6g}" if before is not None and before > scale else ""
-        severity: Severity = "critical" if self.reason in ("minimum", "exhausted") else "warning"
+        severity: Severity = "critical" if self.reason == "minimum" else "warning"
         texts = {
             "falling": f"falling since iteration {self.onset}: {scale:.6g} now{was}; a loss has exploded "
             "30 iterations after such a fall: keep an earlier checkpoint, watch grad norm and loss",
@@ -198,8 +192,6 @@ class LossScaleCollapse(AttemptRule):
             "grow, lower the learning rate or go back to an earlier checkpoint",
             "minimum": f"at its minimum since iteration {self.onset}: {scale:.6g} now{was}; the model does not "
             "learn: stop, go back to an earlier checkpoint and skip the data or lower the learning rate",
-            "exhausted": f"below its minimum at iteration {self.onset}{was}: the program stops; go back to an "
-            "earlier checkpoint and skip the data or lower the learning rate",
         }
         evidence = {
             "reason": self.reason,

@@ -133,8 +133,8 @@ def test_the_program_gives_up() -> None:
     """L11: DeepSpeed's last word."""
     log = steady(100, 200)
     log.feed("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n")
-    assert log.firings("loss_scale_collapse")[-1].severity == "critical"
-    assert log.firings("loss_scale_collapse")[-1].evidence["reason"] == "exhausted"
+    log.say("", 600.0)
+    assert log.firings("crash")[0].evidence["message"] == "the loss scale is at its minimum"
 
 
 def test_a_storm_grows_critical_and_ends() -> None:
