@@ -327,12 +327,6 @@ def test_a_finished_run_leaves_nothing_open_but_what_has_just_begun() -> None:
     assert [item.incident for item in run.at(1400.0, {})] == ["crash"]
 
 
-@pytest.mark.parametrize("kind", ["hang", "crash"])
-def test_every_hang_and_every_crash_is_told(kind: str) -> None:
-    """However many there were before: the third is no less a hang."""
-    assert Run().flap(kind, 0.0, HOUR, "critical") == ["firing", "resolved"] * 12
-
-
 def test_a_healthy_run_with_a_quiet_incident_sends_nothing() -> None:
     """What is only shown is not counted, and is no event."""
     run = Run()

@@ -42,13 +42,6 @@ def test_late_is_quiet_and_hung_is_told() -> None:
     assert [item.display_only for item in step(book, 3.0, CLEAR)] == [False]
 
 
-def test_late_that_recovers_is_never_told() -> None:
-    """A slow iteration that came after all wakes nobody."""
-    book = IncidentBook()
-    reported = [*step(book, 1.0, firing("warning", display_only=True)), *step(book, 2.0, CLEAR)]
-    assert all(item.display_only for item in reported)
-
-
 def test_repeats_after_the_interval() -> None:
     """An incident that goes on is told again, not every tick."""
     book = IncidentBook()

@@ -18,19 +18,6 @@ def test_a_fatal_line_and_then_nothing() -> None:
     assert "kill-on-bad-exit" in reported.summary
 
 
-def test_the_same_node_twice_is_named() -> None:
-    """Two attempts fail on one node: excluded by name after the second."""
-    died = "srun: error: {}: task 7: Killed\n"
-    head = list(texts(Scenario(iterations=120)))[:-1]
-    again = [(at + 20_000, text) for at, text in texts(Scenario(iterations=105, first_iteration=101))][:-1]
-    played = play([*head, (head[-1][0] + 1, died.format("r7i3n2")), *again, (40_000.0, died.format("r7i3n2"))], 20.0)
-    reported = played.firing("crash_loop")
-    assert reported.evidence["common_nodes"] == ["r7i3n2"]
-    assert "--exclude=r7i3n2" in reported.summary
-    other = play([*head, (head[-1][0] + 1, died.format("r7i3n2")), *again, (40_000.0, died.format("r1i1n1"))], 20.0)
-    assert other.of("crash_loop") == []
-
-
 ALONE = Scenario(iterations=120, world_size=8, tp=2, pp=1, global_batch_size=64)
 
 
@@ -194,11 +181,6 @@ def test_an_end_that_nothing_proves_is_told_when_the_iterations_do_not_come(seco
     assert played.state.failures_total == {"cuda_oom": 1}
 
 
-def test_the_bound_has_an_end() -> None:
-    """However slow the iterations are."""
-    assert interrupted(1000.0, 0.5, CAUGHT, lost=math.inf).firing("crash").time - fatal_at(1000.0) <= 300.01
-
-
 @pytest.mark.parametrize("late", [1.0, 20.0, 60.0])
 def test_the_end_that_is_proved_later_is_told_then(late: float) -> None:
     """Out of memory, and some time later the launcher reports an exit: told a second after that."""
@@ -229,15 +211,6 @@ def test_the_cause_on_another_node_is_awaited_while_a_file_server_may_hide_it(la
     played = play([*log, (fatal, victim), (fatal, ended), (fatal + late, cause)], after=120.0)
     assert played.firing("crash").evidence["failure"] == reported
     assert played.state.failures_total == {reported: 1}
-
-
-def test_a_launch_that_failed_in_doubt_counts_when_the_next_one_begins() -> None:
-    """No line told the end, and the restart comes before the iterations were missed: one failure, one end, its cause."""
-    head = list(texts(Scenario(iterations=120)))[:-1]
-    again = [(head[-1][0] + 60.0 + at, text) for at, text in texts(Scenario(iterations=130, first_iteration=101))]
-    played = play([*head, (head[-1][0] + 5.0, OUT_OF_MEMORY), *again])
-    assert played.state.failures_total == {"cuda_oom": 1}
-    assert [end.failure for end in played.state.ends] == ["cuda_oom"]
 
 
 def test_what_is_caught_twice_is_no_loop() -> None:
