@@ -111,12 +111,9 @@ def test_the_worst_stand_first() -> None:
     assert "".join(run.run for run in got) == "fj" + "id" + "e" + "ag" + "hbc"
 
 
-def test_a_killed_monitor_knows_the_set_up_that_it_had_read() -> None:
+def test_a_killed_monitor_knows_the_environment_that_it_had_read() -> None:
     """No step had come yet, so nothing had proved a training."""
-    core, path = core_for(), "/l/a.log"
-    setup = (
-        b"using world size: 8, data-parallel-size: 8, tensor-model-parallel size: 1, pipeline-model-parallel size: 1\n"
-    )
+    core, path, setup = core_for(), "/l/a.log", b"export CUDA_LAUNCH_BLOCKING=1\n"
     core.handle(opened(path, NOW), NOW)
     core.handle(data(path, setup), NOW)
     again = core_for()
@@ -124,4 +121,4 @@ def test_a_killed_monitor_knows_the_set_up_that_it_had_read() -> None:
     assert place.offset == len(setup)
     again.handle(Opened(path, path, place, place.offset, NOW, True, offset=place.offset), NOW)
     again.handle(data(path, line(1), offset=place.offset), NOW)
-    assert again.runs["a"].state.attempt.topology.world_size == 8
+    assert again.runs["a"].state.attempt.environment == {"CUDA_LAUNCH_BLOCKING": "1"}
