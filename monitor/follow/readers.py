@@ -4,12 +4,14 @@
 thread: `read_once` reads everything to its end in the caller's thread.
 """
 
+import contextlib
 import errno
 import heapq
 import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Literal
 
 from msgspec.structs import replace
@@ -114,10 +116,9 @@ class MountReader:
         yield from self._check_lateness(clock)
         self._context.next_pass(len(self.sources))
         self.has_more = self._walk is not None
-        for source in self._take_due(clock.monotonic()):
+        for source in self._in_order(self._take_due(clock.monotonic()), clock):
             self._overdue_since = source.due_at
-            if source.age_checked or not self._postpone_if_old(source, clock):
-                yield from self._poll_file(source, clock)
+            yield from self._poll_file(source, clock)
         self._overdue_since = float("inf")
         until = clock.monotonic() + _OLD_FILES_SLICE
         while self._old and self._walk is None and clock.monotonic() < until:
@@ -148,18 +149,24 @@ class MountReader:
             if source.due_at < float("inf"):
                 self._schedule(source, now)
 
-    def _postpone_if_old(self, source: FollowedFile, clock: Clock) -> bool:
-        """Put an old file behind all others, so that files which changed lately are read first."""
-        source.age_checked = True
-        try:
-            age = clock.wall() - self._context.stat(source.path).st_mtime
-        except OSError:
-            return False
-        if age <= OLD_SECONDS:
-            return False
-        source.due_at = float("inf")
-        heapq.heappush(self._old, (age, source.source))
-        return True
+    def _in_order(self, due: Sequence[FollowedFile], clock: Clock) -> Sequence[FollowedFile]:
+        """Return the files to look at now. Of new ones the one written first is the first: a rotated log comes before
+        the log that follows it. Old files are put behind all others, the newest of them first.
+        """
+        known, ages = list[FollowedFile](), list[tuple[float, FollowedFile]]()
+        for source in due:
+            if source.age_checked:
+                known.append(source)
+                continue
+            source.age_checked, age = True, 0.0
+            with contextlib.suppress(OSError):
+                age = clock.wall() - self._context.stat(source.path).st_mtime
+            if age <= OLD_SECONDS:
+                ages.append((age, source))
+            else:
+                source.due_at = float("inf")
+                heapq.heappush(self._old, (age, source.source))
+        return [*known, *(source for _, source in sorted(ages, key=itemgetter(0), reverse=True))]
 
     def _poll_file(self, source: FollowedFile, clock: Clock) -> Iterator[Message]:
         """Look at one file. A bug that it triggers costs this file alone: it is quarantined."""

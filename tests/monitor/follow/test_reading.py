@@ -153,7 +153,7 @@ def test_looks_binary():
 
 
 def test_what_moved_last_is_read_first(make_rig, append, tmp_path):
-    """Of an archive the newest first, in slices, between which those are looked at that move; each once, and a restart
+    """The newest of an archive first, in slices, between which those are looked at that move; each once, and a restart
     reads nothing again.
     """
     rig = make_rig(tmp_path / "*.log", poll_interval=0.1)
@@ -174,7 +174,7 @@ def test_what_moved_last_is_read_first(make_rig, append, tmp_path):
     append(tmp_path / "b.log", b"two\n")
     passes = [first, *(rig.poll(all_files=False) for _ in range(8))]
     opened = [message.source[-5] for found in passes for message in found if isinstance(message, Opened)]
-    assert opened == sorted(ages, key=ages.__getitem__)
+    assert opened == ["e", "b", "c", "d", "a"]  # of files that may belong together the one written first
     came = [
         (message.source[-5], bytes(message.data)) for found in passes for message in found if hasattr(message, "data")
     ]
