@@ -165,6 +165,10 @@ class CheckpointFailed(Rule):
     def _wait(self, state: RunState, step: Step) -> bool:
         changed = False
         for save in list(self.pending):
+            if save.attempt == state.attempt.number and state.attempt.step_source == "trainer" and not save.scheduled:
+                # The program prints no end of a save, and its loop waits for it.
+                changed = self._loop_done(state) or changed
+                break
             if save.attempt != state.attempt.number:
                 why = "the attempt ended during the save: the checkpoint may be incomplete"
             else:
