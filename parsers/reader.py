@@ -29,6 +29,8 @@ from megatron_monitor.parsers.wrappers import PARTIAL, Unwrapper
 
 _MALFORMED = 500  # maximum characters of a line in a report about malformed lines
 _KEY_LINES = 120  # lines of a private key of 16,384 bits
+_BYTE_ORDER = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
+"""Byte order marks of UTF-16 and UTF-8. The NULs of UTF-16 are dropped like those of holes (lines.py)."""
 _MAX_REMEMBERED = 1000  # maximum bytes of a line that is remembered
 _Said: TypeAlias = tuple[str, Event | Spanned | Gatherer]
 """The name of a rule and its answer."""
@@ -176,6 +178,8 @@ class SourceReader:
     def _read_block(self, block: Block, out: list[LogEvent]) -> None:
         """Read the block and append its events to `out`."""
         data, numbers = block.data, list[int]()
+        if block.first_line == 1 and data.startswith(_BYTE_ORDER):
+            data = data.lstrip(b"\xff\xfe\xef\xbb\xbf")
         if b"\r" in data:
             # `\r\n` and a bare `\r` are one line end. Lines are numbered by `\n` alone, as in editors.
             physical = data.replace(b"\r\n", b"\n").split(b"\n")

@@ -3,6 +3,7 @@
 import itertools
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -207,3 +208,11 @@ def test_noise_is_noise_for_the_rest_of_its_block() -> None:
     reader = SourceReader(memo=Memo(Scanner((Rule("none", (b"frame",), read, by_shape=True),))))
     assert reader.feed(b"".join(b"frame %d kept\n" % number for number in range(100, 900))) == []
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-8-sig"])
+def test_a_log_in_utf_16_is_read(encoding: str) -> None:
+    """PowerShell redirects into such files. The first line is read too, after the byte order mark."""
+    text = " iteration 1/ 10 | lm loss: 2.5 |\n iteration 2/ 10 | lm loss: 2.4 |\n"
+    reported = SourceReader().feed(text.encode(encoding))
+    assert [getattr(entry.event, "iteration", None) for entry in reported] == [1, 2]
