@@ -7,6 +7,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from megatron_monitor.detectors.base import RuleSettings
+from megatron_monitor.model.flops import computed_tflops
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.parsers.programs import program_of
 from megatron_monitor.run.phases import ENDED, EVALUATION, PARTS, SAVE, Phase
@@ -83,6 +84,8 @@ _BUFFERING_FACTOR = 2.0  # times the longest silence that a launcher's buffer ex
 # Minimum timeout of a part of a step, times the longest of the last 64 steps, because a late or missing line hides
 # which part runs; times the part's longest duration if several of its lines have come.
 _STEP_FACTOR = 1.5
+_USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50, newer GPUs more
+_MIN_TFLOPS = 4.0  # small models on a few GPUs and slow networks: 1.7 was seen (97 s per iteration, a line per 100)
 _CERTAIN = 2  # consecutive lines of one part that prove it: a late line comes alone
 _MIN_SILENCES = 5  # observed silences of a part, before its maximum is known
 _MAX_GAP = 7 * 86400.0  # maximum seconds of an expected gap: a larger printed number is not a duration
@@ -218,7 +221,12 @@ class _Phase:
             return self.settings.factor * ((every or 1) - 1) * float(before)
         if every is None:
             return _FIRST_LINE / 2
-        return _FIRST_LINE
+        top = attempt.topology  # without a known pace: the model's work at a low rate
+        at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, attempt.format)
+        if at_one is None:
+            return _FIRST_LINE
+        work = (every - 1) * at_one[1]
+        return max(work / _USUAL_TFLOPS, min(work / _MIN_TFLOPS, _FIRST_LINE))
 
     # --- between two lines of the loop ---
 
@@ -240,8 +248,16 @@ class _Phase:
                 f"{_HICCUP_FACTOR:g} x the longest gap of the last 50",
             ),
             Timeout(_BUFFERING_FACTOR * held, expected, f"the launcher holds lines back for up to {held:.4g} s"),
+            self.with_rollout(expected) if attempt.trainer.generates else None,
             Timeout(settings.minimum, expected, "the minimum"),
         )  # fmt: skip
+
+    def with_rollout(self, expected: float) -> Timeout:
+        """Return the timeout of steps with a rollout: a few steps do not show the maximum."""
+        window, factor = self.attempt.pace.window, _TABLE["rollout"].factor or 1.0
+        if len(window) < _MIN_SILENCES:
+            return self.first("evaluating", expected, "first default for steps that generate")
+        return Timeout(factor * max(window), expected, f"{factor:g} x the longest step, which includes a rollout")
 
     def second_line(self) -> Timeout:
         """Return the timeout with at most one known line, which is an outlier: 5 x, as NVRx before it has learned."""

@@ -79,6 +79,8 @@ class TrainerState:
     """Seconds since its start that the training's bar printed last."""
     before: int = 0
     """Steps of earlier bars of the same length, if one is drawn for each epoch."""
+    generates: bool = False
+    """A step includes a rollout (TRL's GRPO): it lasts as long as its longest answer."""
 
 
 @dataclass(slots=True)

@@ -207,6 +207,7 @@ def _take_values(attempt: Attempt, event: TrainerLogged) -> None:
     if trainer.total is None and trainer.bar:
         trainer.total = attempt.train_iterations = trainer.bar[1]
     trainer.declared, trainer.inferred = True, False
+    trainer.generates = trainer.generates or event.reward is not None
     latest.lm_loss, latest.grad_norm = event.loss, event.grad_norm
     latest.learning_rate = event.learning_rate
     if event.memory_bytes is not None:
