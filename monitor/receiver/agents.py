@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from megatron_monitor.pushed import Agent, AgentReport
-from megatron_monitor.system.clock import Clock, SteadyClock
+from megatron_monitor.system.clock import Clock
 
 _HEARTBEAT_INTERVAL = 5.0  # seconds: a twelfth of the shortest progress timeout (60 s)
 _FORGET_AGENT = 7 * 86400.0  # seconds without a line
@@ -33,11 +33,11 @@ class Agents:
         come from records.
         """
         self._path = path
-        self._steady = SteadyClock(clock) if clock is not None else None
+        self._clock = clock
+        self._begin = 0.0 if clock is None else clock.wall() - clock.monotonic()
         self._lock = threading.Lock()
-        self._agents: dict[str, Agent] = {}  # those that send heartbeats
+        self._agents: dict[str, Agent] = {}  # those that send heartbeats; times by our clock as it was at the start
         self._delays: dict[str, deque[float]] = {}
-        self._clock_set_by = 0.0  # seconds by which the receiver's clock was set since the start
 
     def load(self) -> None:
         """Restore the agents of the file. A file that cannot be read holds none."""
@@ -54,7 +54,7 @@ class Agents:
         the heartbeat states that earlier lines wait for the receiver, so the agent's streams are not observed.
         """
         with self._lock:
-            self._follow_clock()
+            now -= self._set_by()
             agent = self._agents.get(name)
             if agent is None:
                 if not heartbeat or len(self._agents) >= _MAX_AGENTS:
@@ -85,41 +85,35 @@ class Agents:
 
     def offset(self, name: str) -> float:
         """Return the seconds to add to a time of its clock to get a time of the receiver's clock."""
-        agent = self._agents.get(name)
-        difference = self._clock_set_by if agent is None else agent.behind or 0.0
-        shift = 0.0 if agent is None else agent.shift
-        return (difference if abs(difference) > _CLOCK_TOLERANCE else 0.0) + shift
+        agent, set_by = self._agents.get(name), self._set_by()
+        if agent is None:
+            return set_by
+        difference = 0.0 if agent.behind is None else agent.behind + set_by
+        return (difference if abs(difference) > _CLOCK_TOLERANCE else 0.0) + agent.shift
 
     def report(self, now: float) -> AgentReport:
         """Return the report at `now`, Unix seconds of the receiver's clock."""
         with self._lock:
-            self._follow_clock()
-            for name in [name for name, agent in self._agents.items() if now - agent.seen > _FORGET_AGENT]:
+            set_by = self._set_by()
+            for name in [name for name, one in self._agents.items() if now - set_by - one.seen > _FORGET_AGENT]:
                 del self._agents[name]
                 self._delays.pop(name, None)
             agents = {}
             for name, agent in self._agents.items():
-                behind = agent.behind if abs(agent.behind or 0.0) > _CLOCK_TOLERANCE else None
-                agents[name] = Agent(agent.seen, agent.refused, behind, agent.shift)
-            others = self._clock_set_by if abs(self._clock_set_by) > _CLOCK_TOLERANCE else 0.0
-            return AgentReport(now, agents, others)
+                behind = None if agent.behind is None else agent.behind + set_by
+                behind = behind if abs(behind or 0.0) > _CLOCK_TOLERANCE else None
+                agents[name] = Agent(agent.seen + set_by, agent.refused + set_by, behind, agent.shift)
+            return AgentReport(now, agents, set_by)
 
     def save(self, now: float) -> None:
         """Write the report. Not synced: after a power cut all agents send heartbeats within seconds."""
         if self._path is not None:
             replace_file(self._path, msgspec.json.encode(self.report(now)))
 
-    def _follow_clock(self) -> None:
-        """If the receiver's clock was set, move all measured times with it."""
-        if self._steady is None or not (step := self._steady.look()):
-            return
-        self._clock_set_by += step
-        self._delays = {
-            name: deque((delay + step for delay in delays), _DELAYS_KEPT) for name, delays in self._delays.items()
-        }
-        for agent in self._agents.values():
-            agent.seen, agent.refused = agent.seen + step, agent.refused + step
-            agent.behind = agent.behind + step if agent.behind is not None else None
+    def _set_by(self) -> float:
+        """Return the seconds by which the receiver's clock was set since the start."""
+        seconds = 0.0 if self._clock is None else self._clock.wall() - self._clock.monotonic() - self._begin
+        return seconds if abs(seconds) > _CLOCK_TOLERANCE else 0.0
 
 
 def replace_file(path: Path, data: bytes) -> bool:

@@ -11,8 +11,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from cramjam import snappy
 
-from tests.monitor.receiver.senders import message, snapped
+from tests.monitor.receiver.senders import message
 from tests.programs import MONITOR, TETHERED, answers, free_port, slack, wait
 
 pytestmark = pytest.mark.nightly
@@ -44,7 +45,8 @@ def label_text() -> Pushed:
     """A1 of the review: a text that a pattern may search again and again."""
     unit = pick((" ", "{", ",", "=", '"', "\\", 'a="', 'a="\\', 'a="b",', "\t= ", "é"))
     labels = b"{" + repeated(unit, 10_000, 400_000, BODY)
-    return LOKI, PROTOBUF, snapped(message((1, message((1, labels), (2, message((2, "x")))))))
+    push = message((1, message((1, labels), (2, message((2, "x"))))))
+    return LOKI, PROTOBUF, bytes(snappy.compress_raw(push))
 
 
 def nested() -> Pushed:
