@@ -17,7 +17,8 @@ from megatron_monitor.receiver.wire import Fields, TooLargeError, WireError, dec
 
 _MAX_LABELS = 64  # of a stream
 _MAX_LABEL_CHARACTERS = 256
-_MAX_STREAMS = 10_000  # of a body: to find the run of one takes 0.1 ms
+_MAX_LABEL_BYTES = 1 << 16  # of all labels as one text: to match 8 MiB takes a second
+_MAX_STREAMS = 4_000  # of a body: to find the run of one takes 0.1 ms
 _MAX_JSON_PARTS = 500_000  # objects, lists and values of a body: each takes 60 bytes when parsed
 _PAIR = re.compile(r'[\s,{]*+([^\s=,{}"]++)\s*+=\s*+"((?:[^"\\]|\\.)*+)"')
 _ESCAPED = re.compile(r"\\(.)")
@@ -115,7 +116,8 @@ def loki_protobuf(body: bytes) -> Push:
     """Parse a PushRequest; its labels are text: `{job="train", pod="a-0"}`."""
     push = Push()
     for item in decode_protobuf(body, _LOKI).get("streams", ()):
-        stream = push.stream(_loki_labels(item.get("labels", b"").decode("utf-8", "replace")))
+        labels = item.get("labels", b"")[:_MAX_LABEL_BYTES].decode("utf-8", "replace")
+        stream = push.stream(_loki_labels(labels))
         for entry in item.get("entries", ()):
             timestamp = entry.get("timestamp", {})
             at = timestamp.get("seconds", 0) * 10**9 + timestamp.get("nanos", 0)

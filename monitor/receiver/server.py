@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 8 << 20  # packed and unpacked: agents send 1 to 4 MiB; parsed it takes up to 64 MiB
 _STREAMS_PER_RUN = 10  # on average; each is a file and costs the daemon some 20 kB
+_MAX_NEW_STREAMS = 500  # of a body, then it must come again: to create a file takes 0.5 ms
 _ACTIVE = 3600.0  # seconds since its last line for which a stream counts to the quota of its tenant
 _MAX_UNNAMED_LOGGED = 20  # sets of labels that name no run
 _REPORT_INTERVAL = 1.0  # seconds between two reports of the agents
@@ -227,7 +228,8 @@ class Receiver:
     def _store(self, push: Push, tenant: str) -> str:
         """Write the lines. Returns which run was refused because of the tenant's quota; empty: none."""
         self._count("lines_total", "invalid", by=push.refused)
-        why = ""
+        why, streams = "", self._tenants[tenant].streams
+        before = len(streams)
         now, seen = self._clock.wall(), dict[str, tuple[float, bool, bool]]()
         for stream in push.streams:
             file, agent, is_heartbeat = origin_of(stream.labels, tenant, self._watches)
@@ -239,6 +241,8 @@ class Receiver:
             if file is not None:
                 ahead = stream.date(int((now - self.agents.offset(agent)) * 1e9))
                 self._count("lines_total", "ahead", by=ahead)
+                if len(streams) - before > _MAX_NEW_STREAMS:
+                    raise QuotaError(f"more than {_MAX_NEW_STREAMS} new streams at once", 1.0)
                 if not self._write(stream, file, tenant, now):
                     push.refused += len(stream.entries)
                     self._count("lines_total", "refused", by=len(stream.entries))

@@ -120,9 +120,10 @@ class Spool:
         if len(self._files) <= _MAX_OPEN_FILES and now < self._close_at:
             return
         self._close_at = now + _CLOSE_AFTER / 10
+        kept = _MAX_OPEN_FILES if len(self._files) <= _MAX_OPEN_FILES else _MAX_OPEN_FILES // 2  # so rarely too many
         unused = sorted((file.used_at, name) for name, file in self._files.items() if not file.users)
         for used_at, name in unused:
-            if now - used_at > _CLOSE_AFTER or len(self._files) > _MAX_OPEN_FILES:
+            if now - used_at > _CLOSE_AFTER or len(self._files) > kept:
                 self._files.pop(name).close()
 
     # --- what the daemon has read -----------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ def unpack_snappy(body: bytes, limit: int) -> bytes:
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the number and the offset of its end."""
+    if at < len(data) and data[at] < 128:  # most numbers have one byte
+        return data[at], at + 1
     value = shift = 0
     while at < len(data) and shift < 70:
         byte = data[at]
