@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from cramjam import DecompressionError, snappy
 
-_MAX_FIELDS = 320_000  # of a body: each takes a microsecond and up to 190 bytes
+_MAX_FIELDS = 260_000  # of a body: each takes a microsecond and up to 190 bytes
 
 Fields: TypeAlias = Mapping[int, tuple[str, Any]]
 """Number -> (name, type). The type is bytes, int, the Fields of a message, or a list of one Fields if it repeats."""
