@@ -1,11 +1,13 @@
-"""A real daemon over trainings that write, with faults at random: `python -m benchmarks.soak [--minutes 30]`.
+"""The real programs over trainings that write, with faults at random: `python -m benchmarks.soak [--minutes 30]`.
 
-Faults: kill -9 and SIGSTOP of the daemon, calls on a log that do not return, rotation, a full disk for the state, a
-receiver that is down, a wall clock that is set. Some trainings really hang. Prints the figures; exits 1 if a line is
-lost or counted twice, a true hang is not notified, anything else is notified, or the daemon ends by itself.
+The observer, the receiver with a forwarder, and the remediator with a Slurm that only notes what is asked of it. Half
+of the logs are followed, half are forwarded. Faults: kill -9 and SIGSTOP of a program, calls on a log that do not
+return, rotation, a full disk, a webhook that is down, a wall clock that is set. Some trainings really hang. Prints the
+figures; exits 1 if a line is lost or counted twice, a true hang is not notified, anything else is notified, a job that
+does not hang is requeued or one is requeued twice, or a program ends by itself.
 
-With SOAK_FLAGS in the environment this file is the daemon itself; faults are injected where it calls the system, while
-files of these names lie there: `blocked` (no call on a log returns), `full` (the state cannot be written), `offset`
+With SOAK_FLAGS in the environment this file is a program itself; faults are injected where it calls the system, while
+files of these names lie there: `blocked` (no call on a log returns), `full` (nothing can be written), `offset`
 (seconds by which the wall clock is wrong).
 """
 
@@ -15,6 +17,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -34,7 +37,26 @@ KEPT = 4  # rotated logs of a training, as logrotate keeps them
 BUDGET = 15.0  # seconds: `detectors.hang.minimum`
 WITHIN = 60.0  # seconds within which a true hang must be notified, once monitor and receiver are sound
 SETTLE = 90.0
-FAULTS = ("kill", "stop", "blocked", "rotate", "full", "receiver", "clock", "rotate and kill")
+ACTS = 30.0  # seconds within which the remediator acts, if nothing is wrong with it
+FAULTS = ("kill", "kill", "stop", "blocked", "rotate", "full", "webhook", "clock", "rotate and kill")
+USER = os.getuid() or 1000  # of the jobs: root is no proof
+SLURM = """#!/bin/sh
+# Jobs run, each since its last requeue; `squeue` and `sacct` show none.
+calls={directory}/calls
+show() {
+    restarts=$(grep -c " $1$" $calls); began=$(grep " $1$" $calls | tail -n 1 | cut -d. -f1)
+    echo "JobId=$1 JobName=t UserId=u({user}) JobState=RUNNING Reason=None Requeue=1 Restarts=$restarts BatchFlag=1" \\
+        "ExitCode=0:0 SubmitTime={began} StartTime=${began:-{began}} EndTime=Unknown NodeList=n1 NumNodes=1" \\
+        "Command=/t.sh WorkDir=/ StdErr={directory}/logs/run$1.log StdOut={directory}/logs/run$1.log"
+}
+case "$(basename "$0") $*" in
+    squeue* | sacct*) ;;
+    "scontrol requeue "*) echo "$(date +%s.%N) $2" >> $calls ;;
+    "scontrol show job -o "*) show "$4" ;;
+    "scontrol -o") while read -r _ _ job; do show "$job"; done ;;
+    *) echo "$(basename "$0") $*" >> $calls.other ;;
+esac
+"""
 
 
 class Training(threading.Thread):
@@ -43,12 +65,17 @@ class Training(threading.Thread):
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
         self.path, self.name, self.written = path, path.stem, 0
+        self.job = path.stem.removeprefix("run") if path.stem.startswith("run") else ""
         self.hanging, self.ending = threading.Event(), threading.Event()
         self.hung: list[list[float]] = []
         """[from, until] of each hang."""
         self.rotated_at = time.monotonic()
         self._lock = threading.Lock()
-        self._stream = path.open("a")
+        self._open()
+
+    def _open(self) -> None:
+        self._stream = self.path.open("a")
+        os.chown(self.path, USER, -1)
 
     def run(self) -> None:
         """Until it is ended."""
@@ -74,10 +101,10 @@ class Training(threading.Thread):
                     older.rename(self.path.with_suffix(f".log.{number + 1}"))
             self._stream.close()
             self.path.rename(self.path.with_suffix(".log.1"))
-            self._stream = self.path.open("a")
+            self._open()
 
 
-class Receiver(ThreadingHTTPServer):
+class Webhook(ThreadingHTTPServer):
     """A webhook that notes what it accepts, and is down at times."""
 
     def __init__(self) -> None:
@@ -106,54 +133,78 @@ class Receiver(ThreadingHTTPServer):
 
 
 class Soak:
-    """The daemon, its surroundings, and what is done to them."""
+    """The programs, their surroundings, and what is done to them."""
 
     def __init__(self, directory: Path, runs: int, chance: random.Random) -> None:
         self.directory, self.chance, self.faults = directory, chance, Counter[str]()
         self.flags = directory / "flags"
-        for folder in (self.flags, directory / "logs"):
+        for folder in (self.flags, directory / "logs", directory / "sent", directory / "bin"):
             folder.mkdir()
+            os.chown(folder, USER, -1)
         (self.flags / "offset").write_text("0")
-        self.trainings = [Training(directory / "logs" / f"run{number}.log") for number in range(runs)]
-        self.receiver = Receiver()
-        self.log = (directory / "daemon.log").open("ab")
-        url = f"http://127.0.0.1:{self.receiver.server_address[1]}/"
+        (directory / "calls").touch()
+        for name in ("scontrol", "squeue", "sacct", "scancel", "sbatch", "srun"):
+            text = SLURM.replace("{directory}", str(directory)).replace("{user}", str(USER))
+            (directory / "bin" / name).write_text(text.replace("{began}", str(int(time.time()) - 60)))
+            (directory / "bin" / name).chmod(0o755)
+        self.trainings = [
+            Training(directory / ("sent" if number % 2 else "logs") / f"{'sent' if number % 2 else 'run'}{number}.log")
+            for number in range(runs)
+        ]
+        self.webhook = Webhook()
+        self.log = (directory / "programs.log").open("ab")
+        self.observer, receiver = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        url = f"http://127.0.0.1:{self.webhook.server_address[1]}/"
+        requeue = {"name": "soak", "incidents": ["hang"], "for": "5s", "dry_run": False, "per_day": 10_000}
         configuration = {
-            "runs": [{"paths": [f"{directory}/logs/*.log"]}], "listen": "127.0.0.1:0",
+            "runs": [{"paths": [f"{directory}/logs/*.log"]}], "listen": self.observer,
             "state_dir": f"{directory}/state", "detectors": {"hang": {"minimum": f"{BUDGET:.0f}s"}},
-            "notifiers": [{"type": "webhook", "name": "soak", "url": url}],
+            "notifiers": [{"type": "webhook", "name": "soak", "url": url}], "receiver": {"listen": receiver},
+            "slurm": {"interval": "5s", "job_from": "run(?P<job>[0-9]+)[.]log"},
+            "remediations": [{**requeue, "attempts": 10_000, "actions": [{"type": "requeue"}]}],
         }  # fmt: skip
-        (directory / "config.yaml").write_text(json.dumps(configuration))
-        self.unasked = 0  # times that it ended and nobody had ended it
-        self.start()
+        config = ["--config", str(directory / "config.yaml")]
+        Path(config[1]).write_text(json.dumps(configuration))
+        self.commands = {
+            "observer": ["run", *config], "receiver": ["receive", *config],
+            "remediator": ["remediate", *config, "--at", f"http://{self.observer}", "--listen", "127.0.0.1:0"],
+            "forwarder": [
+                "forward", "--to", f"http://{receiver}", "--state", f"{directory}/forward", f"{directory}/sent/*.log"
+            ],
+        }  # fmt: skip
+        self.unasked = Counter[str]()  # programs that ended and nobody had ended them
+        self.programs = {name: self.start(name) for name in self.commands}
 
-    def start(self) -> None:
-        """A daemon; the state is there or not."""
-        command = [sys.executable, "-m", "benchmarks.soak", "run", "--config", str(self.directory / "config.yaml")]
-        self.daemon = subprocess.Popen(command, env={**os.environ, "SOAK_FLAGS": str(self.flags)}, stderr=self.log)
+    def start(self, name: str) -> subprocess.Popen[bytes]:
+        """The program; its state is there or not."""
+        path = f"{self.directory}/bin:{os.environ['PATH']}"
+        environment = {**os.environ, "SOAK_FLAGS": str(self.flags), "PATH": path}
+        command = [sys.executable, "-m", "benchmarks.soak", *self.commands[name]]
+        return subprocess.Popen(command, env=environment, stderr=self.log)
 
     def look_after(self) -> None:
-        """Nobody but us may end it."""
-        if self.daemon.poll() is not None:
-            self.unasked += 1
-            self.start()
+        """Nobody but us may end one."""
+        for name in [name for name, program in self.programs.items() if program.poll() is not None]:
+            self.unasked[name] += 1
+            self.programs[name] = self.start(name)
 
     def hurt(self) -> None:
         """One fault, for as long as it lasts."""
         kind, seconds = self.chance.choice(FAULTS), self.chance.uniform(2.0, 2.5 * BUDGET)
-        self.faults[kind] += 1
+        name = self.chance.choice(list(self.programs))
+        self.faults[f"{kind} {name}" if kind in ("kill", "stop", "rotate and kill") else kind] += 1
         if kind == "stop":
-            self.daemon.send_signal(signal.SIGSTOP)
+            self.programs[name].send_signal(signal.SIGSTOP)
             time.sleep(seconds)
-            self.daemon.send_signal(signal.SIGCONT)
+            self.programs[name].send_signal(signal.SIGCONT)
         elif kind in ("blocked", "full"):
             (self.flags / kind).touch()
             time.sleep(seconds)
             (self.flags / kind).unlink()
-        elif kind == "receiver":
-            self.receiver.down = True
+        elif kind == "webhook":
+            self.webhook.down = True
             time.sleep(seconds)
-            self.receiver.down = False
+            self.webhook.down = False
         elif kind == "clock":
             offset = self.chance.choice((-1, 1)) * self.chance.uniform(5.0, 3600.0)
             (self.flags / "offset.new").write_text(str(offset))
@@ -161,10 +212,16 @@ class Soak:
         if kind.startswith("rotate"):
             self.chance.choice(self.trainings).rotate()
         if kind.endswith("kill"):
-            self.daemon.kill()
-            self.daemon.wait()
+            self.programs[name].kill()
+            self.programs[name].wait()
             time.sleep(self.chance.uniform(0.0, BUDGET))
-            self.start()
+            self.programs[name] = self.start(name)
+
+    def requeued(self, job: str = "") -> list[tuple[float, str]]:
+        """(monotonic time, job) of each requeue."""
+        rows = [line.split() for line in (self.directory / "calls").read_text().splitlines()]
+        offset = time.monotonic() - time.time()
+        return [(float(at) + offset, number) for at, number in rows if job in ("", number)]
 
     def metrics(self, name: str = "megatron_iterations_total") -> dict[str, float]:
         """Run -> a figure of the page."""
@@ -179,12 +236,10 @@ class Soak:
         return max(0.0, deadline - self.metrics("megatron_last_progress_timestamp_seconds").get(name, deadline))
 
     def _page(self) -> str:
-        rows = (self.directory / "daemon.log").read_text(errors="replace").splitlines()
-        urls = [row.split("listening on ")[1].strip().strip('"') for row in rows if "listening on http://" in row]
         try:
-            with urllib.request.urlopen(f"{urls[-1].rstrip('/')}/metrics", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{self.observer}/metrics", timeout=5) as answer:
                 return str(answer.read().decode())
-        except (OSError, IndexError):
+        except OSError:
             return ""
 
     def wait(self, condition: Callable[[], object], seconds: float) -> bool:
@@ -200,6 +255,19 @@ class Soak:
         training = next(one for one in self.trainings if one.name == message["run"])
         return message["incident"] == "hang" and any(a <= at <= b + 3 * BUDGET for a, b in training.hung)
 
+    def unwanted(self) -> list[str]:
+        """Requeues of jobs that did not hang then, the second one of a hang, and all other changes in Slurm."""
+        other = self.directory / "calls.other"
+        found = other.read_text().splitlines() if other.exists() else []
+        used = set[tuple[str, float]]()
+        for at, job in self.requeued():
+            training = next(one for one in self.trainings if one.job == job)
+            hang = next((a for a, b in training.hung if a <= at <= b + 2.0), None)
+            if hang is None or (job, hang) in used:
+                found.append(f"requeue of {job}")
+            used.add((job, hang or 0.0))
+        return found
+
 
 def play(soak: Soak, minutes: float) -> dict[str, Any]:
     """Faults at random; every few of them a training hangs in truth. Gives the figures."""
@@ -210,7 +278,7 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
     hangs, late, missed, memory = 0, list[float](), list[str](), list[float]()
     while time.monotonic() - began < 60.0 * minutes:
         soak.look_after()
-        memory.append(rss_of(soak.daemon.pid))
+        memory.append(rss_of(soak.programs["observer"].pid))
         hanging = soak.chance.choice(soak.trainings) if soak.chance.random() < 0.35 else None
         if hanging is not None:
             hanging.hanging.set()
@@ -222,13 +290,15 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
         if hanging is not None:
             name, since, healthy = hanging.name, hanging.hung[-1][0], time.monotonic()
             timeout = soak.timeout(name)
-            if soak.wait(lambda n=name, s=since: soak.receiver.of(n, "firing", s), 3 * WITHIN + timeout):  # type: ignore[misc]
-                late.append(max(0.0, soak.receiver.of(name, "firing", since)[0] - healthy))
+            if soak.wait(lambda n=name, s=since: soak.webhook.of(n, "firing", s), 3 * WITHIN + timeout):  # type: ignore[misc]
+                late.append(max(0.0, soak.webhook.of(name, "firing", since)[0] - healthy))
             else:
                 missed.append(f"{name}: {time.monotonic() - since:.0f} s silent, progress timeout {timeout:.0f} s")
+            if hanging.job:
+                soak.wait(lambda j=hanging.job, s=since: any(at >= s for at, _ in soak.requeued(j)), ACTS)  # type: ignore[misc]
             hanging.hung[-1][1] = time.monotonic()
             hanging.hanging.clear()
-            soak.wait(lambda n=name, s=hanging.hung[-1][1]: soak.receiver.of(n, "resolved", s), WITHIN)  # type: ignore[misc]
+            soak.wait(lambda n=name, s=hanging.hung[-1][1]: soak.webhook.of(n, "resolved", s), WITHIN)  # type: ignore[misc]
     for training in soak.trainings:
         training.ending.set()
         training.join()
@@ -236,7 +306,7 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
     written = {training.name: float(training.written) for training in soak.trainings}
     soak.wait(lambda: soak.metrics() == written, SETTLE)
     counted = soak.metrics()
-    accepted = [(at, one) for at, one in list(soak.receiver.accepted) if at < ended + BUDGET / 2]
+    accepted = [(at, one) for at, one in list(soak.webhook.accepted) if at < ended + BUDGET / 2]
     false = [one for at, one in accepted if one["status"] == "firing" and not soak.hung(one, at)]
     return {
         "minutes": round((ended - began) / 60.0, 1),
@@ -248,8 +318,9 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
         "false alarms": [f"{one['run']} {one['incident']}: {one['summary']}" for one in false],
         "messages accepted": len(accepted),
         "accepted twice under one id": len(accepted) - len({one["id"] for _, one in accepted}),
-        "MB of the daemon, smallest and largest": [round(min(memory)), round(max(memory))],
-        "times that the daemon ended by itself": soak.unasked,
+        "requeues": len(soak.requeued()), "unwanted actions": soak.unwanted(),
+        "MB of the observer, smallest and largest": [round(min(memory)), round(max(memory))],
+        "programs that ended by themselves": dict(soak.unasked),
     }  # fmt: skip
 
 
@@ -265,17 +336,29 @@ def main() -> int:
         try:
             figures = play(soak, options.minutes)
         finally:
-            soak.daemon.kill()
+            for program in soak.programs.values():
+                program.kill()
             soak.log.close()
     print(json.dumps(figures, indent=2))
-    faults = ("runs whose count differs", "not notified", "false alarms", "times that the daemon ended by itself")
+    faults = (
+        "runs whose count differs", "not notified", "false alarms", "accepted twice under one id", "unwanted actions",
+        "programs that ended by themselves",
+    )  # fmt: skip
     return int(any(figures[name] for name in faults))
 
 
-def daemon(flags: Path) -> None:
-    """The daemon as it is, with faults at the edge of the system."""
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def program(flags: Path) -> None:
+    """A program as it is, with faults at the edge of the system."""
     from megatron_monitor import cli, store
     from megatron_monitor.follow.os_layer import OsLayer
+    from megatron_monitor.receiver import spool
+    from megatron_monitor.remediator import remediator
     from megatron_monitor.system.clock import SystemClock
 
     def blocking(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -288,19 +371,19 @@ def daemon(flags: Path) -> None:
 
     class Disk:
         def __getattr__(self, name: str) -> Any:
-            if name == "pwrite" and (flags / "full").exists():
+            if name in ("pwrite", "write", "replace") and (flags / "full").exists():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return getattr(os, name)
 
     for name in ("stat", "open", "pread", "fstat", "scandir"):
         setattr(OsLayer, name, blocking(getattr(OsLayer(), name)))
     SystemClock.wall = lambda _: time.time() + float((flags / "offset").read_text())  # type: ignore[method-assign]
-    store.os = Disk()  # type: ignore[assignment]
+    store.os = spool.os = remediator.os = Disk()  # type: ignore[assignment]
     sys.argv[0] = "megatron-monitor"
     cli.main()
 
 
 if __name__ == "__main__":
     if "SOAK_FLAGS" in os.environ:
-        daemon(Path(os.environ["SOAK_FLAGS"]))
+        program(Path(os.environ["SOAK_FLAGS"]))
     sys.exit(main())
