@@ -25,6 +25,7 @@ from megatron_monitor.run.log_clock import log_clock
 HOLD = 2.0
 """Seconds that a line waits for earlier ones."""
 _HEARTBEATS = 20.0  # seconds that a late line waits: three heartbeats and their delay show that a clock was set back
+_ASKED = 2.0  # seconds at most from one call of `due` to the next, unless the monitor was stopped and heard nothing
 _ONLY_LATE = 10.0  # seconds in which only late lines come, as fast as they were written: then a clock was set back
 _MAX_WAITING_BYTES = 8 << 20  # maximum bytes that wait: half of a larger backlog is released
 
@@ -52,6 +53,10 @@ class Ordered(Struct):
     """Seconds by which the sender's clock was set back. They are added to its timestamps."""
     may_be_late: bool = True
     """False: no waiting line is late."""
+    awaited: float = 0.0
+    """Seconds for which heartbeats were heard while the first late line waited."""
+    asked_at: float = inf
+    """Instant of the last call of `due`."""
     settles_at: float | None = None
     """When the lines that were in the file at first have waited long enough."""
 
@@ -78,6 +83,8 @@ class Ordered(Struct):
         `shift`: seconds by which the sender's clock was set back according to its heartbeats. None: it sends none.
         `live`: new lines are from now.
         """
+        self.awaited += min(max(0.0, now - self.asked_at), _ASKED) if self.may_be_late else -self.awaited
+        self.asked_at = now
         if self.lines and self.lines[0][3] == inf:
             since = min(now, *(line[3] for line in self.lines))  # restored lines came before all later ones
             self.lines = [(*line[:3], since if line[3] == inf else line[3]) for line in self.lines]
@@ -91,8 +98,13 @@ class Ordered(Struct):
         ready = max(waited or [line[0] for line in lines[: len(lines) // 2 + 1]])
         found = sorted((line for line in lines if line[0] <= ready), key=lambda line: line[0])
         self.lines = [line for line in lines if line[0] > ready] + held
-        taken = sum(line[2] for line in found)
-        self.size -= taken
+        self.size -= sum(line[2] for line in found)
+        return self._released(found, ready)
+
+    def _released(
+        self, found: list[tuple[bytes, bytes, int, float]], ready: bytes
+    ) -> tuple[list[tuple[bytes, bytes]], int]:
+        """Return the result of `due` for these lines, without late ones and repetitions. `ready`: their last stamp."""
         due, left_out, known = list[tuple[bytes, bytes]](), 0, self.let_go
         for stamp, line, size, _ in found:
             if stamp < self.last or line in known:
@@ -135,7 +147,7 @@ class Ordered(Struct):
             elif stamp >= self.last:  # the lines behind it have not been released either
                 held = next(place for place, line in enumerate(lines) if line[0] > stamp)
                 return many if now - came >= HOLD else held
-            elif shift is not None and now - came < _HEARTBEATS:
+            elif shift is not None and self.awaited < _HEARTBEATS:
                 return first
             elif latest is not None:
                 return many

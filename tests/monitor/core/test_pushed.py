@@ -155,6 +155,30 @@ def test_an_agent_whose_clock_is_set_back_loses_nothing(pace: int, seconds: int,
     assert lab.reported == []
 
 
+@pytest.mark.parametrize("stopped", [15, 30, 120])
+def test_a_stopped_monitor_has_heard_no_heartbeat(stopped: int) -> None:
+    """The clock of an agent is set back, and the monitor is stopped (SIGSTOP) before heartbeats have shown it."""
+    lab, steps = Pushed("node0"), iter(range(1, 1000))
+    lab.push((0.0, arguments()))
+    for _ in range(60):
+        lab.push((lab.now - NOW, step(next(steps))))
+        lab.wait(1)
+    lab.set_back = lab.now, 4516.0
+    for _ in range(4):
+        lab.push((lab.now - NOW - 4516.0, step(next(steps))))
+        lab.wait(1)
+    lines = [(lab.now + second - NOW - 4516.0, step(next(steps))) for second in range(stopped)]
+    lab.now += stopped
+    lab.core.tick(lab.now)
+    lab.push(*lines)
+    for _ in range(40):
+        lab.push((lab.now - NOW - 4516.0, step(next(steps))))
+        lab.wait(1)
+    lab.wait(3)
+    assert (lab.iterations, lab.restarts) == (104.0 + stopped, 0.0)
+    assert lab.counted("megatron_monitor_late_lines_total") == 0.0
+
+
 @pytest.mark.parametrize("nodes", [(), ("node0",)])
 @pytest.mark.parametrize("seconds", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("pace", [1, 2, 3])
