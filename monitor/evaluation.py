@@ -26,7 +26,7 @@ from megatron_monitor.run.fold import fold, fold_timers
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.restarts import is_known, retire
 from megatron_monitor.run.state import RunState
-from megatron_monitor.run.steps.step import STEP_EVENTS, Step, amend_step, step_from_event
+from megatron_monitor.run.steps.step import STEP_EVENTS, Step, add_step
 from megatron_monitor.source_clock import TimedEvent
 
 _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
@@ -126,10 +126,8 @@ class Evaluator:
             step_source = state.attempt.step_source
             iterations, skipped = state.iterations_total, state.skipped_iterations_total
             fold(state, entry, source, at, live, show)
-            if kind in STEP_EVENTS and not (steps and amend_step(steps[-1], state.attempt, event)):
-                step = step_from_event(state, event, iterations, skipped, step_source)
-                if step is not None:
-                    steps.append(step)
+            if kind in STEP_EVENTS:
+                add_step(steps, state, event, iterations, skipped, step_source)
             changed = kind in self._listeners and self._report(state, event)
             if state.restarts != restarts:  # the end of the last attempt is evaluated after the next one began
                 restarts, changed = state.restarts, True

@@ -121,13 +121,7 @@ class Advisor(Extension):
         advice = advice_of(
             state, run.book.open.values(), self._remediations, now, historical=run.historical, at_work=at_work
         )
-        sources = [*run.log.sources.values()]
-        replicas = set[str](run.identity.get("shares_job_with", ()))
-        if state.job is not None:
-            replicas.update(
-                name for name, one in core.runs.items() if one.state.job and one.state.job.id == state.job.id
-            )
-        replicas.discard(state.name)
+        sources, replicas = [*run.log.sources.values()], self._of_same_job(run)
         waiting = [*sources, *(one for mate in replicas & core.logs.keys() for one in core.logs[mate].sources.values())]
         unread = run.historical or not state.live or state.lost or bool(state.unreadable) or core.is_read_further(run)
         return {
@@ -144,6 +138,13 @@ class Advisor(Extension):
                 second_job=state.second_job,
             )
         }
+
+    def _of_same_job(self, run: Run) -> set[str]:
+        """Return the names of the other runs in its job."""
+        job, names = run.state.job, set[str](run.identity.get("shares_job_with", ()))
+        if job is not None:
+            names.update(name for name, one in self._core.runs.items() if one.state.job and one.state.job.id == job.id)
+        return names - {run.state.name}
 
     def _stream(self, source: Source) -> Stream:
         pushed = self._core.config.is_pushed(source.path)

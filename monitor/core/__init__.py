@@ -219,8 +219,9 @@ class Core(Watched):
         ]
         ends = {"stopped": self._stopped, "over": self._over}
         views = [(run, show(run, now, self.config, self.quarantine, self._shown_run, asked, **ends)) for run in runs]
-        shown = tuple(view for run, view in views if view is not None and not run.expired)
-        ended = tuple(view for run, view in views if view is not None and run.expired)
+        known = [(run.expired, view) for run, view in views if view is not None]
+        shown = tuple(view for expired, view in known if not expired)
+        ended = tuple(view for expired, view in known if expired)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
         count_sources(self.counted(), self.sources, unreadable)
         self.counts.set("runs", 0 if self._over else len(shown))

@@ -131,33 +131,41 @@ class Ordered(Struct):
                 first = place
                 break
             newest, newest_came = line[0], line[3]
-        self.may_be_late = first < many
+        self.may_be_late, held = first < many, many
         if not self.may_be_late:
             self.shift += ceil(back) if live and back > 0.0 else 0
-            return many
-        stamp, _, _, came = lines[first]
-        if back <= 0.0:
-            if now == inf or self.size >= _MAX_WAITING_BYTES:
-                return many
-            began, latest = _seconds(stamp), next((line for line in lines[first:] if line[0] >= newest), None)
-            if latest is not None and newest_came < inf:
-                back = came - newest_came + _seconds(newest) - began
-                if not _is_steady(lines[first], latest, back):
-                    return many
-            elif stamp >= self.last:  # the lines behind it have not been released either
-                held = next(place for place, line in enumerate(lines) if line[0] > stamp)
-                return many if now - came >= HOLD else held
-            elif shift is not None and self.awaited < _HEARTBEATS:
-                return first
-            elif latest is not None:
-                return many
-            else:
-                if lines[-1][3] - came < _ONLY_LATE or not _is_steady(lines[first], lines[-1]):
-                    return first if shift is None else many
-                back = _seconds(self.last) - began
-        self.shift += ceil(back)
-        lines[first:] = [_moved(line, ceil(back)) for line in lines[first:]]
-        return many
+        elif back <= 0.0:
+            held, back = self._shown_by_lines(first, newest, newest_came, now, shift)
+        if self.may_be_late and back > 0.0:
+            self.shift += ceil(back)
+            lines[first:] = [_moved(line, ceil(back)) for line in lines[first:]]
+        return held
+
+    def _shown_by_lines(
+        self, first: int, newest: bytes, newest_came: float, now: float, shift: float | None
+    ) -> tuple[int, float]:
+        """Return (index of the first line to hold, seconds by which the lines show that the clock was set back).
+
+        `first` is the first late line, `newest` the timestamp before it. 0 seconds: the clock was not set, or it is
+        unknown yet.
+        """
+        lines, many, (stamp, _, _, came) = self.lines, len(self.lines), self.lines[first]
+        if now == inf or self.size >= _MAX_WAITING_BYTES:
+            return many, 0.0
+        began, latest = _seconds(stamp), next((line for line in lines[first:] if line[0] >= newest), None)
+        if latest is not None and newest_came < inf:
+            back = came - newest_came + _seconds(newest) - began
+            return many, back if _is_steady(lines[first], latest, back) else 0.0
+        if stamp >= self.last:  # the lines behind it have not been released either
+            held = next(place for place, line in enumerate(lines) if line[0] > stamp)
+            return many if now - came >= HOLD else held, 0.0
+        if shift is not None and self.awaited < _HEARTBEATS:
+            return first, 0.0
+        if latest is not None:
+            return many, 0.0
+        if lines[-1][3] - came < _ONLY_LATE or not _is_steady(lines[first], lines[-1]):
+            return first if shift is None else many, 0.0
+        return many, _seconds(self.last) - began
 
     def save(self) -> dict[str, Any]:
         """Return the state as plain values. Secrets are masked, as in all saved text."""

@@ -56,7 +56,7 @@ class Step(Struct, gc=False, kw_only=True):
     """For a step of DeepSpeed's engine: seconds outside its clock, and seconds of the whole step."""
 
 
-def step_from_event(state: RunState, event: Event, iterations: int, skipped: int, source: str | None) -> Step | None:
+def _step_from_event(state: RunState, event: Event, iterations: int, skipped: int, source: str | None) -> Step | None:
     """Return the step that an event of STEP_EVENTS reports, read from the state after its fold. None: it reports no
     step. `iterations`, `skipped` and `source` are the run's totals and its step source before the fold.
     """
@@ -88,7 +88,20 @@ def step_from_event(state: RunState, event: Event, iterations: int, skipped: int
     return step
 
 
-def amend_step(step: Step, attempt: Attempt, event: Event) -> bool:
+def add_step(
+    steps: list[Step], state: RunState, event: Event, iterations_before: int, skipped_before: int,
+    source_before: str | None,
+) -> None:  # fmt: skip
+    """Add the step that the folded event reports, unless it adds values to the last one. `..._before`: before it was
+    folded.
+    """
+    if not (steps and _amend_step(steps[-1], state.attempt, event)):
+        step = _step_from_event(state, event, iterations_before, skipped_before, source_before)
+        if step is not None:
+            steps.append(step)
+
+
+def _amend_step(step: Step, attempt: Attempt, event: Event) -> bool:
     """Return True if a dict adds values to the step that its bar has just counted. The step has them then."""
     if type(event) is not TrainerLogged or attempt.step_source != "trainer" or step.reported:
         return False
