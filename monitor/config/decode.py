@@ -98,7 +98,7 @@ def _fits(info: inspect.Type, raw: Any) -> bool:
         short, long, pattern = info.min_length or 0, info.max_length or math.inf, info.pattern or ""
         return isinstance(raw, str) and short <= len(raw) <= long and re.search(pattern, raw) is not None
     if isinstance(raw, bool) or isinstance(info, inspect.BoolType):
-        return isinstance(raw, bool) and isinstance(info, inspect.BoolType)
+        return isinstance(raw, bool) is isinstance(info, inspect.BoolType)
     if not isinstance(raw, int if isinstance(info, inspect.IntType) else int | float):
         return False
     above, least = _bounds(info)  # excludes infinity, NaN and integers beyond the range of floats
