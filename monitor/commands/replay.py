@@ -1,6 +1,7 @@
 """`replay`: print the incidents that the daemon would have raised on finished logs, on the logs' own clock."""
 
 import os
+import sys
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -50,6 +51,7 @@ def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float
     with spooled(paths) as found:
         config = given.configured(found)
         runs = by_run(found, config)
+        missing = not any(map(os.path.exists, chain(*runs.values())))
         with progress_bar(sum(map(_size, chain(*runs.values())))) as bar:
             for name, files in runs.items():
                 sources = {absolute_of(path): _entries(path, config, bar) for path in files}
@@ -70,6 +72,8 @@ def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float
                         unfinished = f"; the last failure in {name} is {failure.failure}: {failure.message[:200]}"
     if quarantined:
         fail(*(f"{name} is quarantined: {why}" for name, why in quarantined.items()))
+    if missing:
+        sys.exit(1)  # each was named
     if not seen:
         fail(f"no training line in {', '.join(paths)}{unfinished}")
 
