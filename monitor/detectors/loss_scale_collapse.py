@@ -36,6 +36,7 @@ _MINIMUM = 1.0  # Smallest scale of Megatron and DeepSpeed by default. At twice 
 _ITERATIONS_TO_RESOLVE = 100
 _BLOCK = 500  # Iterations whose median shows a slow decline: half the window after which a scale doubles.
 _DECLINE = 3.0  # Halvings between such medians: a 104B run sank 8-fold over 2,300 iterations before it broke.
+_SAME_NORM = 1.5  # Times a former grad norm up to which gradients have not grown.
 
 
 def _floor(level: float, minimum: float) -> bool:
@@ -58,9 +59,13 @@ class LossScaleCollapse(AttemptRule):
     """Largest scale of this attempt since its search ended."""
     falls: list[tuple[int, float]] = field(default_factory=list)
     """(iteration, halvings)."""
-    block: list[float] = field(default_factory=list)
+    block: list[tuple[float, float, float]] = field(default_factory=list)
+    """(scale, loss, grad norm) of each step of the present block."""
     block_from: int = 0
-    blocks: list[float] = field(default_factory=list)
+    blocks: list[tuple[float, ...]] = field(default_factory=list)
+    """Their medians in the past blocks."""
+    healthy: bool = False
+    """The loss fell while the scale declined, and the grad norm did not grow."""
     reason: str = ""
     onset: int = 0
     since: float = 0.0
@@ -140,16 +145,19 @@ class LossScaleCollapse(AttemptRule):
     def _slow(self, step: Step, level: float) -> bool:
         """Update the medians of whole blocks."""
         iteration = step.iteration
-        self.block.append(level)
+        self.block.append((level, math.inf if step.loss is None else step.loss, step.grad_norm or 0.0))
         if iteration - self.block_from < _BLOCK:
             return False
-        present, self.block, self.block_from = median_high(self.block), [], iteration
+        present = tuple(median_high(values) for values in zip(*self.block, strict=True))
+        self.block, self.block_from = [], iteration
         past = self.blocks
-        declined = bool(past) and max(past) - present >= _DECLINE
         past.append(present)
         del past[:-_BLOCKS]
-        if declined:
-            self.before = max(self.before, *past)
+        highest = max(past)
+        if highest[0] - present[0] >= _DECLINE:
+            least = min(block[1] for block in past[:-1])
+            self.healthy = present[1] < least and present[2] <= _SAME_NORM * highest[2]
+            self.before = max(self.before, highest[0])
             return self._open(step.at, "declining", iteration)
         if self.reason == "declining":
             self.reason = ""
@@ -178,13 +186,17 @@ class LossScaleCollapse(AttemptRule):
         return True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Fire a warning while the scale falls, critical when it cannot fall further."""
+        """Fire a warning while the scale falls, info while it declines in a healthy run, critical when it cannot fall
+        further.
+        """
         if not self.reason:
             return CLEAR
         scale = state.attempt.latest.loss_scale or 0.0
         before = 2.0**self.before if self.before else None
         was = f" from {before:.6g}" if before is not None and before > scale else ""
         severity: Severity = "critical" if self.reason == "minimum" else "warning"
+        if self.reason == "declining" and self.healthy:
+            severity = "info"
         texts = {
             "falling": f"falling since iteration {self.onset}: {scale:.6g} now{was}; a loss has exploded "
             "30 iterations after such a fall: keep an earlier checkpoint, watch grad norm and loss",
