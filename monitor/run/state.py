@@ -247,6 +247,8 @@ class LearnedBehavior:
     from_zero: bool = False
     """True: its iterations count from 0."""
     highest_iteration: int | None = None
+    epochs: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Epoch -> (iterations before it, its last number), if lines count within epochs of unknown length."""
     silences: Silences = field(default_factory=Silences)
     checkpoints: records.Checkpoints = field(default_factory=records.Checkpoints)
 

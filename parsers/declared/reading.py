@@ -16,6 +16,7 @@ from megatron_monitor.parsers.engine.spans import QUICK, Span, Spanned
 from megatron_monitor.parsers.events import Event, Part
 
 _MAX_PAIRS = 300  # a step line of verl has 90; the bound limits the event of a hostile line
+_SHORT_LIST = 3  # maximum length of a list of integers that is read
 _MAX_TEXT = 200
 _MAX_LINE = 64 * 1024
 _DEPTH = 3
@@ -183,15 +184,13 @@ class LineReader:
             samples += (values.get("epoch") or 0) * (values.get("epoch_steps") or 0)
         step = next((count for count in (samples, tokens) if count is not None), _step_of(values))
         if step is None:
-            # a number within a later epoch of unknown length: the step is unknown
-            if values.get("epoch") and values.get("epoch_step") is not None and "epoch_steps" not in values:
-                yield events.CustomProgressLogged(name=self.spec.name or self._format, **origin)
             return
+        within = "step" not in values and "epoch_step" in values and "epoch_steps" not in values
         yield from _memory(values, step, origin)
         total = _total_of(values)
         _time(values)
         yield from _parts(values, origin, of_next=True)
-        known = {name: value for name, value in values.items() if name in _STEP_VALUES}
+        known = {name: value for name, value in values.items() if name in _STEP_VALUES and (name != "epoch" or within)}
         yield events.IterationLogged(
             iteration=step,
             train_iterations=total,
@@ -311,7 +310,7 @@ def _step_of(values: Mapping[str, Any]) -> int | None:
     if step is None:
         if epoch < 0 or (each and not inside):
             return None  # not of this epoch: Lightning draws its bar at 0 once more before the next bar
-        return inside + epoch * each if each else None if epoch else inside
+        return inside + epoch * (each or 0)
     if epoch == 0 and step != inside:
         return None
     return step
@@ -363,5 +362,8 @@ def _flatten(value: Mapping[str, Any], before: str, found: dict[str, str], depth
         if isinstance(item, dict):
             if depth > 1:
                 _flatten(item, f"{before}{name}.", found, depth - 1)
-        elif item is not None and not isinstance(item, list):
+        elif isinstance(item, list):  # DLLogger's step: [epoch, iteration]
+            if len(item) <= _SHORT_LIST and all(isinstance(value, int) for value in item):
+                found.update((f"{before}{name}[{index}]", repr(value)) for index, value in enumerate(item))
+        elif item is not None:
             found[f"{before}{name}"] = item if isinstance(item, str) else repr(item)

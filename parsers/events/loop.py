@@ -17,6 +17,8 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False, tag="iteration
     """The training loop's own line (Megatron and its forks, gpt-neox)."""
 
     iteration: int
+    epoch: int | None = None
+    """`iteration` counts within this epoch, whose length the line does not have."""
     train_iterations: int | None = None
     consumed_samples: int | None = None
     consumed_tokens: int | None = None

@@ -12,6 +12,7 @@ from megatron_monitor.run.records import EventContext, plus
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.counting import LONGEST_INTERVAL, StepReport, count_step, measure
 
+_EPOCHS = 16  # remembered epochs
 EXPLANATIONS = 16  # lines of an attempt that are compared with the formulas for TFLOPs
 
 
@@ -20,6 +21,8 @@ def fold_iteration(state: RunState, event: IterationLogged, context: EventContex
     in_units = event.in_samples or event.in_tokens
     if in_units:
         event = _in_iterations(state.attempt, event)
+    if event.epoch is not None:
+        event = _over_epochs(state.learned.epochs, event, event.epoch)
     if not take_iteration(state, event, context):
         return False
     attempt, iteration = state.attempt, event.iteration
@@ -59,6 +62,20 @@ def _in_iterations(attempt: Attempt, event: IterationLogged) -> IterationLogged:
     if not batch or event.iteration % batch:
         return event
     return structs.replace(event, iteration=event.iteration // batch, consumed_samples=event.iteration)
+
+
+def _over_epochs(epochs: dict[int, tuple[int, int]], event: IterationLogged, epoch: int) -> IterationLogged:
+    """Count through the epochs. An epoch is as long as its last number, unless the next epoch continues from it."""
+    if epoch not in epochs:
+        before, last = epochs[max(known)] if (known := [one for one in epochs if one < epoch]) else (0, 0)
+        if event.iteration <= last:
+            before += last + (event.iteration == 0)
+        epochs[epoch] = before, 0
+        if len(epochs) > _EPOCHS:
+            del epochs[next(iter(epochs))]
+    before, last = epochs[epoch]
+    epochs[epoch] = before, max(last, event.iteration)
+    return structs.replace(event, iteration=before + event.iteration)
 
 
 def _seconds(
