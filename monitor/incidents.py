@@ -168,6 +168,12 @@ def give_up(book: IncidentBook, state: RunState, why: str, now: float) -> list[T
     return out
 
 
+def end_with_attempt(book: IncidentBook, state: RunState, now: float) -> None:
+    """Resolve the open incidents that the end of the attempt ends."""
+    tick = _Tick(book, state, now, IncidentEvents())
+    book.history.extend([tick.resolve(kind) for kind in list(book.open) if not RULES[kind].outlives])
+
+
 def _superseded(kind: str, firing: Mapping[str, Finding], book: IncidentBook) -> str | None:
     """Return the kind that supersedes this kind now; None: no kind does."""
     return next((other for other in _INHIBITED_BY.get(kind, ()) if other in firing or other in book.open), None)

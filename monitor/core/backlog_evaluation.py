@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from megatron_monitor.charts.history import History
 from megatron_monitor.evaluation import Evaluator, MonitoredRun
-from megatron_monitor.incidents import Transition
+from megatron_monitor.incidents import Transition, end_with_attempt
 from megatron_monitor.parsers.events import LogEvent
+from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
 from megatron_monitor.source_clock import SourceClock, TimedEvent, Timestamper
 
@@ -64,8 +65,11 @@ class BacklogEvaluation:
             self._fold(judge, self._stamper.flush())
         if self._failed or self._stamper is None or not self._stamper.clock.scale.dated:
             return []
-        judge.finish(self._run, self._run.clock + _DEADLINE_SECONDS)
+        run = self._run
+        judge.finish(run, run.clock + _DEADLINE_SECONDS)
+        if run.state.attempt.phase in ENDED:
+            end_with_attempt(run.book, run.state, run.clock)
         return [
             replace(one, time=one.time + zone, since=None if one.since is None else one.since + zone)
-            for one in self._run.book.history
+            for one in run.book.history
         ]

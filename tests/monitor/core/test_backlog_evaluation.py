@@ -48,6 +48,18 @@ def test_an_old_log_has_the_incidents_that_replay_finds(tmp_path: Path) -> None:
     assert "iterations take " in render_run(run, NOW, "../")
 
 
+@pytest.mark.parametrize(("end", "how"), [("", "the run finished"), ("crash_killed", "the run ended: killed")])
+def test_what_was_open_ends_with_the_run(tmp_path: Path, end: str, how: str) -> None:
+    """A slowdown up to the last step of a run that had ended has an end in the history."""
+    faults = (Fault("slowdown", 200, factor=1.2), *((Fault(end, 480),) if end else ()))
+    log = log_of(tmp_path / "a.log", Scenario(format="megatron-lm", iterations=500, faults=faults)).read_bytes()
+    core = core_for()
+    slowdowns = [status for _, incident, status, _ in shown(core, log) if incident == "slowdown"]
+    assert slowdowns[-1] == "resolved"
+    (run,) = core.snapshot(NOW + 1).runs
+    assert any(how in item["summary"] for item in run.page["history"])
+
+
 def test_what_cannot_be_known_is_not_shown(tmp_path: Path) -> None:
     """Of a run that may be live, because reading takes twice as long, and of one whose files must be merged."""
     log = log_of(tmp_path / "a.log", SLOW).read_bytes()
