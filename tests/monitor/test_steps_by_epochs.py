@@ -44,7 +44,7 @@ def clip() -> Iterator[str]:
 
 
 def chat() -> Iterator[str]:
-    """DeepSpeed-Chat: two engines beside the loop; of a second epoch nobody knows how long the first was."""
+    """DeepSpeed-Chat: two engines beside the loop, whose second epoch begins at 0."""
     engine = (
         "[2026-03-01 08:{:02}:00,100] [INFO] [logging.py:96:log_dist] [Rank 0] step={}, skipped=0, lr=[9e-6], mom=[]\n"
     )
@@ -69,7 +69,7 @@ def played(lines: Iterator[str]) -> tuple[list[str], dict[str, Any]]:
         (lightning("v_num=3, train_loss"), 80, 6.0),
         (lightning("train_loss_step"), 80, 6.0),
         (clip(), 1581, 0.5),
-        (chat(), 30, None),
+        (chat(), 60, None),
     ],
     ids=["lightning", "without a version", "open_clip", "deepspeed-chat"],
 )
