@@ -122,6 +122,7 @@ class Watched:
             self._close(run, "it ended longer ago than run_retention", now)
             run.state.history.thin(_EXPIRED_POINTS)
             self.request(run)
+            self.touch(run.log.name)
         run.expired = expired
         self.forget_expired(run.log)
 

@@ -34,7 +34,11 @@ def test_an_expired_run_stays_on_the_page() -> None:
     core = core_for()
     dead(core, "a", OOM)
     dead(core, "silent")  # nobody knows what became of it
+    core.changed = False
+    core.touched.clear()
     core.tick(LATER)
+    assert core.changed
+    assert core.touched == {"a", "silent"}  # otherwise a killed monitor reports the crash again
     shown = core.snapshot(LATER)
     assert shown.runs == ()
     first, silent = shown.ended
