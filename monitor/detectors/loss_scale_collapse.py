@@ -156,7 +156,7 @@ class LossScaleCollapse(AttemptRule):
         highest = max(past)
         if highest[0] - present[0] >= _DECLINE:
             least = min(block[1] for block in past[:-1])
-            self.healthy = present[1] < least and present[2] <= _SAME_NORM * highest[2]
+            self.healthy = present[1] < least and 0.0 < present[2] <= _SAME_NORM * highest[2]
             self.before = max(self.before, highest[0])
             return self._open(step.at, "declining", iteration)
         if self.reason == "declining":

@@ -117,14 +117,17 @@ def test_a_slow_decline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "norm", "severity"), [(-1e-4, 1.0, "info"), (0.0, 1.0, "warning"), (-1e-4, 2.0, "warning")]
+    ("loss", "norm", "severity"),
+    [(-1e-4, 1.0, "info"), (0.0, 1.0, "warning"), (-1e-4, 2.0, "warning"), (-1e-4, None, "warning")],
 )
-def test_a_decline_in_a_healthy_run_is_no_warning(loss: float, norm: float, severity: str) -> None:
-    """The loss falls and the gradients do not grow. `loss`: change per iteration. `norm`: times the norm before."""
+def test_a_decline_in_a_healthy_run_is_no_warning(loss: float, norm: float | None, severity: str) -> None:
+    """The loss falls and the gradients do not grow. `loss`: change per iteration. `norm`: times the norm before, if
+    it is printed.
+    """
     log = TrainingLog()
     for iteration in range(7000):
-        scale, norms = (1024.0, 1.0) if iteration < 3500 else (1024.0 / 2 ** ((iteration - 3500) // 600), norm)
-        log.feed(fp16(iteration, 5.0 + loss * iteration, scale, log.around(norms, 0.1)))
+        scale, norms = (1024.0, norm and 1.0) if iteration < 3500 else (1024.0 / 2 ** ((iteration - 3500) // 600), norm)
+        log.feed(fp16(iteration, 5.0 + loss * iteration, scale, norms and log.around(norms, 0.1)))
     assert [item.severity for item in log.firings("loss_scale_collapse")] == [severity]
 
 
