@@ -55,7 +55,7 @@ def cause_of(subject: Transition | Incident) -> Cause:
     ratio, first, last = (evidence.get(name) for name in ("ratio", "samples_from", "samples_to"))
     much = f"{ratio - 1:+.1%}".replace("%", " %") if isinstance(ratio, float) else ""
     part = "" if evidence.get("cause") in (None, "unknown") else str(evidence["cause"]).replace("_", " ")
-    rank, advice = _first(evidence, _RANKS), advice_for(subject.incident, of)
+    rank, advice = _first(evidence, _RANKS), advice_for(subject.incident, of, evidence.get("message"))
     line = next((str(evidence[name]) for name in _LINE_FIELDS if evidence.get(name)), "")
     brief = ", ".join(text for text in (failure, much, part, node, phase) if text)
     checkpoint = _some(evidence.get("rollback_iteration", subject.checkpoint))
@@ -114,7 +114,7 @@ def failure_of(state: RunState) -> Cause | None:
     if failure is None or attempt.phase != "crashed":
         return None
     rank, node = _some(failure.rank), _some(failure.node or attempt.watchdog_nodes)
-    advice = advice_for("crash", failure.failure)
+    advice = advice_for("crash", failure.failure, failure.message)
     return Cause("crash", "", "", failure.failure, rank, node, failure.message, advice, failure.line)
 
 

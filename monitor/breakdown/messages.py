@@ -16,8 +16,10 @@ ADVICE: Final[dict[tuple[str, str], str]] = {
 }
 
 
-def advice_for(incident: str, of: str = "") -> str:
+def advice_for(incident: str, of: str = "", message: object = "") -> str:
     """Return the advice for a kind of cause. Raises KeyError if there is none."""
+    if of == "killed" and "SIGHUP" in str(message):
+        of = "hangup"
     return ADVICE.get((incident, of)) or ADVICE[incident, ""]
 
 

@@ -128,7 +128,7 @@ def _replaced(end: AttemptEnd) -> Finding:
     place = f" on {end.nodes[0]}" if end.culprit and len(end.nodes) == 1 else ""
     summary = (
         f"{_end(end.failure, end.last_iteration)}: {end.failure}{place}: {end.message[:200]}; the next attempt has "
-        f"begun; {advice_for('crash', end.failure)}"
+        f"begun; {advice_for('crash', end.failure, end.message)}"
     )
     evidence = {
         "failure": end.failure,
@@ -174,7 +174,7 @@ def _summary(state: RunState, failure: Evidence) -> str:
     many = f" ({ranks} ranks' watchdogs timed out)" if failure.failure == "nccl" and ranks > 1 else ""
     risk = unsaved_progress_seconds(state)
     lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
-    advice = advice_for("crash", failure.failure)
+    advice = advice_for("crash", failure.failure, failure.message)
     if failure.failure == "stopped" and state.job is not None and state.job.cancelled_by:
         advice = f"cancelled by {state.job.cancelled_by}: not a failure"
     message = failure.message[:200]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from msgspec import field
+from msgspec.structs import replace
 
 from megatron_monitor.parsers.declared.failures import (
     IMPORTS,
@@ -61,13 +62,34 @@ class TracebackGatherer(Gatherer):
     lines: int = 0
     pending: int = 1
     writers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    held: TracebackSeen | None = None
+    """An exception that ends with its colon: its message is on the next line."""
     headless: bool = False
     """True if it has no header: the exception directly follows the frames. wandb's output.log loses headers, and Python
     prints none for a syntax error of the program itself.
     """
 
+    @property
+    def settles(self) -> bool:
+        """True while an exception waits for its message."""
+        return self.held is not None
+
+    def close(self) -> list[Event]:
+        """Return the exception that waits for its message."""
+        held, self.held = self.held, None
+        return [held] if held is not None else []
+
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         """End one of the tracebacks at an exception line. The rules may read the line as well."""
+        held, self.held = self.held, None
+        bare, same = line.text.strip(), held is not None and held.rank == line.origin.get("rank")
+        if held is not None and same and bare and not bare.startswith((HEADER, *_CHAINS)):
+            failure, peer = named_failure(held.exception, bare), lost_peer(held.exception, bare)
+            held = replace(held, message=bare[:300], failure=failure, lost_peer=peer)
+        found, taken, done = self._offer(line)
+        return [held, *found] if held is not None else found, taken, done
+
+    def _offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         self.lines += 1
         text, bare = line.text, line.text.strip()
         writer = self.writers.setdefault(line.prefix.key, {})
@@ -93,6 +115,9 @@ class TracebackGatherer(Gatherer):
         event = _seen(*found, line, writer)
         writer.clear()
         writer["told"] = event.root or bare[:300]
+        if bare.endswith(":") and event.role != "launcher":
+            self.held = event
+            return [], False, False
         return [event], False, False
 
     def _is_frame(self, text: str, bare: str, writer: dict[str, Any]) -> bool:

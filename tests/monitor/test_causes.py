@@ -54,6 +54,17 @@ def test_a_crash_names_its_rank_and_the_advice_of_its_failure() -> None:
     assert failure_of(play(lines).state) is None
 
 
+def test_sighup_is_a_closed_terminal() -> None:
+    """A kill by another signal may be the OOM killer's."""
+    failed = 'Traceback (most recent call last):\n  File "/opt/bin/torchrun", line 8, in <module>\n'
+    signal = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 12 got signal: 1\n"
+    lines = [*texts(Scenario(iterations=20, seconds_per_iteration=5.0))][:-8]
+    played = play([*lines, (lines[-1][0] + 1.0, failed + signal)], after=60.0)
+    failure = failure_of(played.state)
+    assert failure is not None
+    assert (failure.cause, failure.advice) == ("killed", ADVICE["crash", "hangup"])
+
+
 def test_a_slowdowns_advice_is_that_of_its_cause() -> None:
     """As its message says."""
     for severity, evidence, advice in (
@@ -69,7 +80,7 @@ def test_every_kind_has_an_advice_that_fits_a_cell() -> None:
     """One sentence, no full stop."""
     assert {incident for incident, of in ADVICE if not of} == set(RULES)
     assert {of for incident, of in ADVICE if incident == "slowdown" and of} == {*get_args(Cause)}
-    assert {of for incident, of in ADVICE if incident == "crash" and of} == set(get_args(Failure))
+    assert {of for incident, of in ADVICE if incident == "crash" and of} == {*get_args(Failure), "hangup"}
     for kind, text in ADVICE.items():
         assert 20 < len(text) < 140, kind
         assert not text.endswith("."), kind
