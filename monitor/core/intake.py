@@ -140,10 +140,8 @@ class MessageHandler:
         member, name = self._attribution.member(message.path, member, log)
         if saved is not None:
             self._watched.awaited[saved.run] -= 1
-            self._watched.runs.claim(self._watched.saved, saved.run, self._watched.logs.named(name))
-            self._note_gap(
-                self._watched.logs.named(name), saved.saved_at, lost=not message.resumed or ordered is not None
-            )
+            self._watched.runs.claim(self._watched.saved, saved.run, name)
+            self._note_gap(name, saved.saved_at, lost=not message.resumed or ordered is not None)
         self._drop(message.source)
         if not message.resumed or saved is None or saved.run != name:
             self._watched.touch(name)
@@ -169,14 +167,15 @@ class MessageHandler:
         dormant = replace(saved, run=run, member=member, position=place, mount=message.mount, owner=message.owner)
         return self._becomes_dormant(message.source, message.path, dormant, now)
 
-    def _note_gap(self, log: Log, since: float, *, lost: bool) -> None:
+    def _note_gap(self, name: str, since: float, *, lost: bool) -> None:
         """Note that the time since `since` was not observed. `lost`: lines may be missing or not sent yet."""
-        for run in [one for one in log.runs.values() if one.state.live]:
+        log = self._watched.logs.get(name)
+        for run in [one for one in log.runs.values() if one.state.live] if log is not None else ():
             run.away, coverage, stopped = True, run.state.coverage, max(since, run.state.progress_at or since)
             coverage.until = stopped if coverage.until is None else min(coverage.until, stopped)
             if lost:
                 coverage.unconfirmed = run.dated = None
-            self._watched.touch(log.name)
+            self._watched.touch(name)
 
     def _drop(self, name: str) -> None:
         source = self._watched.sources.awake(name)
@@ -337,7 +336,7 @@ class MessageHandler:
         else:
             log = self._watched.logs.named(self._attribution.member(message.source, *_known(saved, None)[:2])[1])
         if isinstance(message, Unreadable) and not log.runs:  # a saved run; an unreadable file begins no run
-            self._watched.runs.claim(self._watched.saved, log.name, log)
+            self._watched.runs.claim(self._watched.saved, log.name, log.name)
             self._watched.runs.archive_stale(log.runs.get(""), now)
         run = log.current if source is None else log.run_of(source)
         self._set_unreadable(run, message.source, log, getattr(message, "message", None), now)

@@ -112,18 +112,19 @@ class Runs(dict[str, Run]):
         evaluation = BacklogEvaluation(name, now + self.wall_offset) if self._charts else None
         return self._add(Run(state, log=log, backlog_evaluation=evaluation))
 
-    def claim(self, saved: UnclaimedState, saved_name: str, log: Log) -> None:
+    def claim(self, saved: UnclaimedState, saved_name: str, name: str) -> None:
         """Continue a saved run and the other experiments of its log under their present names, if these are free."""
         for known in saved.take_runs(saved_name):
             state, experiment = known.state, known.state.experiment
             if experiment.log:
-                state.experiment = replace(experiment, log=log.name)
-            present = experiment_name(log.name, experiment.label)
+                state.experiment = replace(experiment, log=name)
+            present = experiment_name(name, experiment.label)
             if present not in self:
                 state.name = present
                 if state.live and state.coverage.until is None:
                     state.coverage.unconfirmed = state.coverage.unconfirmed or 0.0
-                run = self._add(Run(state, known.book, known.historical, known.expired, log=log))
+                run = Run(state, known.book, known.historical, known.expired, log=self._logs.named(name))
+                self._add(run)
                 if state.progress_at is not None:
                     run.dated = state.progress_at, state.attempt.progress_clock, state.iterations_total
 

@@ -195,5 +195,5 @@ class Watched:
         if self.runs.full(pushed=source.ordered is not None) and not self._make_room(name, source, now):
             return None
         if not label:
-            self.runs.claim(self.saved, name, log)  # a saved run, of which a new file came first
+            self.runs.claim(self.saved, name, name)  # a saved run, of which a new file came first
         return log.runs.get(label) or self.runs.begin(log, label, now)

@@ -136,6 +136,7 @@ def test_what_is_kept_of_a_dormant_file_is_small() -> None:
         logs.open(f"/l/service{number}.log", NOISE.format(number) * 3, age=3600.0)
     logs.open("/l/short.log", "few\n", age=3600.0)
     assert len(logs.core.sources.dormant) == 50
+    assert logs.core.logs.keys() == {"short"}
     assert set(logs.core.sources) == {"/l/short.log"}
     assert max(len(kept) for kept in logs.core.sources.dormant.values()) < 512
 
@@ -150,6 +151,7 @@ def test_a_dormant_file_is_dormant_after_a_restart() -> None:
     logs.killed()
     assert "job" not in logs.core.touched
     assert "/l/job.log" in logs.core.sources.dormant
+    assert "job" not in logs.core.logs  # there may be a hundred thousand such files
     assert {name: one.position for name, one in logs.saved().sources.items()} == {
         name: one.position for name, one in before.items()
     }

@@ -82,11 +82,11 @@ def test_a_run_is_refused_that_died_before_all_that_are_shown() -> None:
 
 def test_a_claimed_run_goes_on_under_its_present_name() -> None:
     """Unless there is one of that name already; it takes the present offset of the wall clock."""
-    runs, log = Runs(config(), Logs(), charts=True), Log("new")
+    runs = Runs(config(), Logs(), charts=True)
     runs.wall_offset = 60.0
     saved = LogState(runs={"old": MonitoredRun(RunState("old", iterations_total=7), historical=True)})
-    runs.claim(UnclaimedState(saved), "old", log)
+    runs.claim(UnclaimedState(saved), "old", "new")
     run = runs["new"]
     assert (run.state.name, run.state.iterations_total, run.historical, run.state.wall_offset) == ("new", 7, True, 60.0)
-    runs.claim(UnclaimedState(LogState(runs={"old": MonitoredRun(RunState("old"))})), "old", log)
+    runs.claim(UnclaimedState(LogState(runs={"old": MonitoredRun(RunState("old"))})), "old", "new")
     assert runs["new"] is run
