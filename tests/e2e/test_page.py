@@ -204,6 +204,10 @@ def test_a_reader_explores_a_run(browser: Browser, hung: RunningDaemon) -> None:
     for value in ("train", LONG):
         page.evaluate(f"document.querySelector('[name=with][value={value}]').click()")
         page.wait(f"document.querySelector('.chart .readout').textContent.includes('{value}')")
+    swatches = "[...document.querySelectorAll('.chart')].map((c) => [...c.querySelectorAll('.readout i')].map((i) => i.style.borderTop))"
+    legends = page.evaluate(swatches)
+    assert 3 in map(len, legends)  # the normal pace and two runs
+    assert all(len(set(looks)) == len(looks) for looks in legends)
     page.wait("document.querySelector('.compared').textContent.includes('tp')")
     assert page.text(".compared thead").startswith("KindSettingricha-long")
     again = browser.page()

@@ -4,6 +4,7 @@ const PARTS = {
   compute: "--line-4", communication: "--line-1", data: "--line-2", optimizer: "--line-3", untimed: "--soft",
   rollout: "--line-5", reward: "--line-6", sync: "--line-1", checkpoint: "--line-7", evaluation: "--line-3",
 };
+const OTHERS = [4, 5, 3, 6, 7]; // colours of compared runs: none looks like the normal pace or the batch size
 const NONE = { show: false };
 
 // In the order of `names`; of a stack the last one is on top, and drawn first.
@@ -27,7 +28,7 @@ export function seriesOf(chart, names, colour) {
     lost: dashed("--soft", [3, 3], { width: 1 }), normal: dashed("--line-2", [8, 4]), limit: dashed("--bad", [8, 4]),
     batch: dashed("--line-3", [2, 3], { scale: "batch", paths: uPlot.paths.stepped({ align: 1 }) }),
   };
-  const others = names.filter((name) => !Object.hasOwn(looks, name)), other = (at) => dashed(`--line-${2 + (at % 6)}`, DASHES[(at + 1) % 4], { spanGaps: true });
+  const others = names.filter((name) => !Object.hasOwn(looks, name)), other = (at) => dashed(`--line-${OTHERS[at % 5]}`, DASHES[(at + 1) % 4], { spanGaps: true });
   return names.map((name) => ({ label: name, ...(looks[name] || other(others.indexOf(name))) }));
 }
 
