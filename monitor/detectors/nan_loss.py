@@ -125,9 +125,10 @@ class NanLoss(AttemptRule):
             self.norm_lines = self.norm_lines if form else 0
         elif not form:
             form = "grad_norm" if loss == 0.0 else self._norm(step)
+        other = self._other(step)
         if not form:
             self.last_loss = loss
-        return self._enter(step, form)
+        return self._enter(step, form or other)
 
     def _norm(self, step: Step) -> str:
         """Count lines with a NaN norm."""

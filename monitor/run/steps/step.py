@@ -121,6 +121,7 @@ def _take_line(step: Step, event: IterationLogged) -> None:
 
 def _take_dict(step: Step, event: TrainerLogged) -> None:
     step.reported, step.loss, step.grad_norm = event.loss is not None, event.loss, event.grad_norm
+    step.losses = None if event.reward is None else {"reward": event.reward}
 
 
 def _step(state: RunState, counted: bool, skipped_before: int) -> Step:

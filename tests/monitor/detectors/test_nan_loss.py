@@ -37,6 +37,16 @@ def test_hf_trainer(loss: object, norm: object, form: str) -> None:
     assert [item.evidence["form"] for item in log.firings("nan_loss")] == [form]
 
 
+def test_a_reward_of_hf_trainer() -> None:
+    """TRL's, while the loss is finite. A reward that never was a number is not judged."""
+    for before, told in ((0.5, {"nan_loss"}), (float("nan"), set())):
+        log = TrainingLog()
+        for step in range(1, 40):
+            reward = before if step <= 20 else float("nan")
+            log.feed(f"{{'loss': 0.01, 'grad_norm': 0.3, 'reward': {reward}, 'epoch': {step / 100}}}\n")
+        assert log.incidents == told
+
+
 def test_the_engine_tells_which_it_is() -> None:
     """The microsoft fork's engine prints its own line before the loop's."""
     log = TrainingLog()
