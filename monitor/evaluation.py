@@ -123,7 +123,7 @@ class Evaluator:
                 continue
             if steps and kind not in _KEEP_BUFFER and not is_known(state.attempt, event):
                 show()
-            step_source = state.attempt.step_source
+            step_source, phase = state.attempt.step_source, state.attempt.phase
             iterations, skipped = state.iterations_total, state.skipped_iterations_total
             fold(state, entry, source, at, live, show)
             if kind in STEP_EVENTS:
@@ -132,6 +132,7 @@ class Evaluator:
             if state.restarts != restarts:  # the end of the last attempt is evaluated after the next one began
                 restarts, changed = state.restarts, True
             if live and state.live and not run.historical:
+                changed |= state.attempt.phase != phase and "hang" in run.book.open  # it ends with its phase
                 transitions += self._judge_after(run, steps, at, changed)
         if steps:
             self._update(state, steps)
