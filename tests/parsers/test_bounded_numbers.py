@@ -49,7 +49,7 @@ NUMBER = re.compile(r"(?<![A-Za-z\d])\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 MAY_BE_NONE = frozenset(
     {
         "loss", "losses", "lm_loss", "grad_norm", "params_norm", "num_zeros", "loss_scale", "new_loss_scale",
-        "eval_loss", "perplexities", "extra", "train_loss", "learning_rate",
+        "eval_loss", "perplexities", "extra", "train_loss", "learning_rate", "reward",
     }
 )  # fmt: skip
 """Fields in which nan and inf say something of the training; they stay as they are printed."""

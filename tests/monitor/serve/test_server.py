@@ -260,6 +260,7 @@ def test_stop_ends_connections_and_threads(serve: Serve) -> None:
     with ExitStack() as stack:
         (client,) = many(server, 1, stack)
         client.sendall(b"GET / HT")
+        wait(lambda: server.connections == 1, 5.0, "the connection")
         server.stop()
         with suppress(ConnectionResetError):
             assert client.recv(100) == b""
