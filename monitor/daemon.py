@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from functools import partial, reduce
@@ -33,6 +32,7 @@ from megatron_monitor.services import Services, StartError
 from megatron_monitor.snapshot import EVERYTHING, Snapshot, ViewRequest, merged
 from megatron_monitor.store import StateInUseError, StateNewerError
 from megatron_monitor.system.clock import Clock, SystemClock
+from megatron_monitor.system.flag import Flag
 from megatron_monitor.system.systemd import ServiceManager
 
 __all__ = ["Daemon", "ReloadError", "StartError", "serve"]
@@ -71,9 +71,9 @@ class Daemon:
         self.live = LiveCore(self.followed, self.clock)
         self._core = self.live.core
         self._configure = configure
-        self._stopping = threading.Event()
-        self._at_once = threading.Event()
-        self._reload_asked = threading.Event()
+        self._stopping = Flag()
+        self._at_once = Flag()
+        self._reload_asked = Flag()
         self._latest = LatestSnapshot(Snapshot(at=self.clock.wall()), self.live.wake)
         self._services: Services | None = None
         self._pipeline = Dispatcher(self._core, config, self.clock, self.live.wake, self.links)

@@ -2,7 +2,6 @@
 
 import logging
 import signal
-import threading
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from megatron_monitor.serve.http import Exposition
 from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import SystemClock
+from megatron_monitor.system.flag import Flag
 
 _MAX_TURN_SECONDS = 300.0  # of several commands, each with a time limit
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
         fail(error)
     except OSError as error:
         fail(f"cannot listen on {listen}: {error.strerror or error}")
-    stop = threading.Event()
+    stop = Flag()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     server.start()

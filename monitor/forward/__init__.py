@@ -10,7 +10,6 @@ import gzip
 import http.client
 import logging
 import random
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -40,6 +39,7 @@ from megatron_monitor.identity import named
 from megatron_monitor.pushed import REFUSED
 from megatron_monitor.store import Store
 from megatron_monitor.system.clock import Clock
+from megatron_monitor.system.flag import Flag
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class Forwarder:
         """`labels` are added to every line and override those from its path. `heartbeat`: label, the agent's name,
         seconds between two. The state is in `directory`: StateInUseError, StateNewerError, OSError.
         """
-        self._stopping = threading.Event()
+        self._stopping = Flag()
         self._target, self._clock = target, clock
         label, name, self._heartbeat_interval = heartbeat
         self._agent = {label: name}

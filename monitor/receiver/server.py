@@ -34,6 +34,7 @@ from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.serve.tls import Tls
 from megatron_monitor.snapshot import MonitorCounts, Snapshot
 from megatron_monitor.system.clock import Clock, SystemClock
+from megatron_monitor.system.flag import Flag
 from megatron_monitor.system.systemd import ServiceManager
 
 _log = logging.getLogger(__name__)
@@ -298,7 +299,7 @@ def _otlp_reply(kind: str, refused: int, why: str) -> Reply:
 def serve(config: Config, configure: Callable[[], Config]) -> None:
     """Serve until SIGTERM or SIGINT. SIGHUP reloads the configuration. Raises OSError, TlsError."""
     receiver = Receiver(config, SystemClock())
-    stopping, reload, manager = threading.Event(), threading.Event(), ServiceManager(os.environ)
+    stopping, reload, manager = Flag(), Flag(), ServiceManager(os.environ)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     signal.signal(signal.SIGHUP, lambda *_: reload.set())

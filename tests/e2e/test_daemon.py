@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.conftest import RunningDaemon, Start
 from tests.lines import line
 from tests.monitor.notifiers.receiver import Receiver
-from tests.programs import MONITOR, free_port, serving, slack
+from tests.programs import MONITOR, TETHERED, free_port, now, serving, slack, wait
 
 pytestmark = pytest.mark.e2e
 
@@ -195,3 +195,30 @@ def test_the_log_tells_starts_and_ends_once(start: Start, tmp_path: Path) -> Non
         {"run": "new", "attempt": 1, "state": "crashed", "msg": "ended"},
     ]
     assert [(row["run"], row["incident"]) for row in kept if "incident" in row] == [("new", "crash")]
+
+
+@pytest.mark.parametrize("command", ["run", "receive", "forward"])
+def test_signals_that_come_at_once_end_a_program(tmp_path: Path, command: str) -> None:
+    """A second SIGTERM interrupts the handler of the first: the program must not wait for itself."""
+    port = free_port()
+    arguments = {
+        "run": ["--listen", f"127.0.0.1:{port}", "--set", f"state_dir={tmp_path}/state", f"{tmp_path}/*.log"],
+        "receive": ["--set", f"receiver.listen=127.0.0.1:{port}", "--set", f"receiver.directory={tmp_path}/spool"],
+        "forward": ["--to", f"http://127.0.0.1:{port}", "--state", str(tmp_path / "state"), f"{tmp_path}/*.log"],
+    }[command]
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "train.log").touch()
+    if command != "forward":
+        arguments = ["--config", str(tmp_path / "config.yaml"), *arguments]
+    log = tmp_path / "program.log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen([*TETHERED, *MONITOR, command, *arguments], stderr=stream)
+    try:
+        wait(lambda: log.stat().st_size > 0, 20.0, "the program's first message")
+        until = now() + 0.3
+        while now() < until:
+            process.send_signal(signal.SIGTERM)
+        process.wait(timeout=slack(10))
+    finally:
+        process.kill()
+        process.wait()
