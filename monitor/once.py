@@ -10,7 +10,7 @@ import msgspec
 
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
-from megatron_monitor.core.sources import TOGETHER, watches
+from megatron_monitor.core.sources import TOGETHER, unmatched, watches
 from megatron_monitor.follow.discovery import DiscoveredPath, find
 from megatron_monitor.follow.messages import Unreadable
 from megatron_monitor.follow.mounts import read_mounts
@@ -33,10 +33,17 @@ _HEAD = 1 << 16  # bytes in which a file's first stamp and step are searched
 _TIMELESS = frozenset(f"megatron_monitor_{name}" for name in _COUNTED)
 
 
+def files_of(config: Config) -> tuple[list[DiscoveredPath], list[str]]:
+    """Return (the files of the configured paths, a problem for each path or pattern without a file)."""
+    found = list(find(watches(config), read_mounts(), OsLayer()))
+    missing = unmatched(config, [file.path for file in found])
+    return found, [f"{masked_path(pattern)}: no file matches" for pattern in missing]
+
+
 def read_all(
     config: Config, clock: Clock | None = None, *, charts: bool = True, found: Iterable[DiscoveredPath] | None = None
 ) -> tuple[Core, list[str]]:  # fmt: skip
-    """Return (core after reading everything, problems): unreadable files, files without training, unmatched patterns.
+    """Return (core after reading everything, problems): unreadable files, files without training.
 
     `max_runs` does not apply. `found`: the files to read, if already known. Files of one run are read in the order of
     their begin.
@@ -46,7 +53,7 @@ def read_all(
     steady = SteadyClock(clock)
     core = Core(config, charts=charts)
     problems: list[str] = []
-    found = find(watches(config), read_mounts(), OsLayer()) if found is None else found
+    found = files_of(config)[0] if found is None else found
     with closing(read_once(watches(config), clock=clock, found=_in_order(found, config))) as messages:
         for message in messages:
             if isinstance(message, Unreadable):
@@ -55,8 +62,6 @@ def read_all(
             core.handle(message, steady.now())
     core.flush(steady.now())
     core.tick(steady.now())
-    if not core.sources and not problems:
-        problems += [f"{masked_path(watch.pattern)}: no file matches" for watch in watches(config)]
     for source in core.sources.values():
         run = source.log.runs.get("")
         if run is None or not run.state.proven:
@@ -93,8 +98,9 @@ def _begins(path: str, own: Rules) -> tuple[float | None, int | None]:
 
 def metrics_page(config: Config) -> tuple[str, list[str], bool]:
     """Return (the page of `run --once`, problems, whether a file is missing or unreadable)."""
-    core, problems = read_all(config, charts=False)
+    found, missing = files_of(config)
+    core, problems = read_all(config, charts=False, found=found)
     snapshot = core.snapshot(SystemClock().wall())
     monitor = {name: samples for name, samples in snapshot.monitor.items() if name in _TIMELESS}
     page = TextFormat().page(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor))
-    return page, problems, not core.sources or bool(core.unreadable)
+    return page, missing + problems, bool(missing or core.unreadable)

@@ -129,7 +129,8 @@ def _by(remediation: Remediation, state: RunState, incident: Incident, at_work: 
     hung_at = incident.since + incident.evidence.get("timeout_seconds", 0.0)  # a late run is not a hang yet
     left = max(incident.opened_at, hung_at) + remediation.after - now
     if incident.incident != "crash" and left > 0:  # the run may still continue
-        return _advice(state, incident, "wait", f"the remediation is due in {duration(left)}: {incident.summary}")
+        due = "a restart is advised" if remediation is USUAL else f"remediation {remediation.name} is due"
+        return _advice(state, incident, "wait", f"{due} in {duration(left)}: {incident.summary}")
     before = _same_before(state, incident, since_checkpoint=True)
     actions, gave_up = actions_of(remediation, before)
     if gave_up:

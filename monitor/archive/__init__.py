@@ -16,13 +16,10 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from megatron_monitor.config import Config, Watch
-from megatron_monitor.core.sources import watches
-from megatron_monitor.follow.discovery import DiscoveredPath, find
-from megatron_monitor.follow.mounts import read_mounts
-from megatron_monitor.follow.os_layer import OsLayer
+from megatron_monitor.follow.discovery import DiscoveredPath
 from megatron_monitor.follow.patterns import absolute
 from megatron_monitor.identity import named
-from megatron_monitor.once import read_all
+from megatron_monitor.once import files_of, read_all
 from megatron_monitor.reports.rows import Options, Row, row_of
 from megatron_monitor.run import derived
 
@@ -45,6 +42,8 @@ class TaskResult:
     """In the order of the runs' names."""
     problems: list[str] = field(default_factory=list)
     """Messages for the user: files that cannot be read or that hold no training line."""
+    unreadable: bool = False
+    """True if a file is missing or cannot be read."""
     jobs: frozenset[str] = frozenset()
     """Ids of the jobs that the files belong to."""
 
@@ -65,16 +64,12 @@ def read_run(paths: Sequence[str | os.PathLike[str]], options: Options | None = 
     Raises ValueError if the files hold no run or several.
     """
     config = Config(runs=(Watch(paths=tuple(absolute(os.fspath(path)) for path in paths)),))
-    rows = read_task(tuple(_files(config)), config, options or Options()).rows
+    rows = read_task(tuple(files_of(config)[0]), config, options or Options()).rows
     if len(rows) != 1:
         raise ValueError(
             f"{len(rows)} runs in these files: {', '.join(row.run for row in rows) or 'none'}; one is needed"
         )
     return rows[0]
-
-
-def _files(config: Config) -> Iterable[DiscoveredPath]:
-    return find(watches(config), read_mounts(), OsLayer())
 
 
 def read_task(task: Task, config: Config, options: Options) -> TaskResult:
@@ -86,15 +81,16 @@ def read_task(task: Task, config: Config, options: Options) -> TaskResult:
         if run.state.proven and run.state.sources
     ]
     jobs = frozenset(source.member.key for source in core.sources.values()) - {""}
+    result = TaskResult(rows, problems, bool(core.unreadable), jobs)
     del core
     gc.collect()  # a core holds reference cycles
-    return TaskResult(rows, problems, jobs)
+    return result
 
 
-def tasks_of(config: Config) -> list[Task]:
-    """Return all files in tasks of a bounded size, sorted by path; files of one run are in one task."""
+def tasks_of(found: Iterable[DiscoveredPath], config: Config) -> list[Task]:
+    """Return the files in tasks of a bounded size, sorted by path; files of one run are in one task."""
     tasks: list[Task] = []
-    for files in sorted(tuple(sorted(files)) for files in _by_run(config)):
+    for files in sorted(tuple(sorted(files)) for files in _by_run(found, config)):
         wider = (*tasks[-1], *files) if tasks else ()
         if wider and len(wider) <= _MAX_TASK_FILES and _size(wider) <= _MAX_TASK_BYTES:
             tasks[-1] = wider
@@ -107,10 +103,10 @@ def _size(task: Task) -> int:
     return sum(os.path.getsize(file.path) for file in task if os.path.exists(file.path))
 
 
-def _by_run(config: Config) -> Iterable[list[DiscoveredPath]]:
+def _by_run(found: Iterable[DiscoveredPath], config: Config) -> Iterable[list[DiscoveredPath]]:
     """Return groups of files that share a run's name or an inode."""
     group_of: dict[Any, list[DiscoveredPath]] = {}
-    for file in _files(config):
+    for file in found:
         inode: Any = file.path
         with suppress(OSError):  # reading the file will report the error
             status = os.stat(file.path)

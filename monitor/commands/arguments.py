@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
@@ -13,16 +13,9 @@ import click
 import msgspec
 
 from megatron_monitor.config import Config, ConfigError, Watch, load
-from megatron_monitor.follow.discovery import find
-from megatron_monitor.follow.mounts import read_mounts
-from megatron_monitor.follow.os_layer import OsLayer
-from megatron_monitor.follow.patterns import WatchedPath as Pattern
-from megatron_monitor.follow.patterns import has_magic
 from megatron_monitor.follow.pipes import STDIN
-from megatron_monitor.identity import named
 from megatron_monitor.identity.naming import watch_of
 from megatron_monitor.scalars import LONGEST_SECONDS, one_line, positive_seconds_of, seconds_of
-from megatron_monitor.system.clock import SystemClock
 
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one key, e.g. detectors.hang.minimum=2s."
@@ -61,7 +54,7 @@ class ConfigOptions(NamedTuple):
         try:
             return self.load(paths, name)
         except ConfigError as error:
-            fail(error, code=2)
+            fail(*str(error).splitlines(), code=2)
 
 
 def _watch(path: str, config: Config, name: str | None) -> Watch:
@@ -83,15 +76,10 @@ def with_config(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--config", "config_file", type=file, help="Configuration file (YAML).")(set_option(called))
 
 
-def warn_of_file(text: str) -> None:
-    """Print a message with a file's name, which may hold any character, as one line on standard error."""
-    click.echo(one_line(text), err=True)
-
-
 def warn(*messages: object) -> None:
-    """Print each message on standard error."""
+    """Print each message as one line on standard error: the name of a file may hold any character."""
     for message in messages:
-        click.echo(str(message), err=True)
+        click.echo(one_line(str(message)), err=True)
 
 
 def fail(*messages: object, code: int = 1) -> NoReturn:
@@ -118,34 +106,9 @@ def spooled(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield tuple(copies.get(path, path) for path in paths)
 
 
-def files_of(paths: tuple[str, ...]) -> Iterator[str]:
-    """Yield the files that the paths and patterns match; warn of a pattern that matches none."""
-    for path in paths:
-        matches = sorted(match.path for match in find([Pattern(path)], read_mounts(), OsLayer()))
-        if not matches and not has_magic(path):
-            matches = [path]  # opening it gives the reason
-        elif not matches:
-            warn_of_file(f"{path}: no file matches")
-        yield from matches
-
-
 def absolute_of(path: str) -> str:
     """Return the path as the core names it; standard input (`-`) by its device."""
     return STDIN if path == "-" else os.path.abspath(os.path.expanduser(path))
-
-
-def by_run(paths: tuple[str, ...], config: Config) -> dict[str, list[str]]:
-    """Return the files of each run, by the run's name."""
-    runs: dict[str, list[str]] = {}
-    for path in files_of(paths):
-        runs.setdefault(named(absolute_of(path), config.runs).name, []).append(path)
-    return runs
-
-
-def written_at(paths: Iterable[str]) -> dict[str, float]:
-    """Return when each file was last written (Unix seconds), by absolute path; now for a missing file."""
-    now = SystemClock().wall()
-    return {absolute_of(path): os.stat(path).st_mtime if os.path.exists(path) else now for path in paths}
 
 
 def _duration(read: Callable[[object], float]) -> Callable[[object], float]:

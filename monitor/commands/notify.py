@@ -27,4 +27,4 @@ def notify(name: str, given: ConfigOptions) -> None:
     try:
         click.echo(f"{name}: {notifier.send(notifier.test_message(SystemClock().wall()))}")
     except DeliveryError as error:
-        fail(f"{name}: {error}", *filter(None, [error.rest]))
+        fail(f"{name}: {error}", *error.rest.splitlines())

@@ -1,30 +1,28 @@
 """`replay`: print the incidents that the daemon would have raised on finished logs, on the logs' own clock."""
 
 import os
-import sys
+from collections import defaultdict
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 import click
+from msgspec.structs import replace as changed
 
 from megatron_monitor.commands.arguments import (
     DURATION,
     ConfigOptions,
-    absolute_of,
-    by_run,
     fail,
     json_option,
     print_json,
     spooled,
-    warn_of_file,
     with_config,
-    written_at,
 )
 from megatron_monitor.commands.progress import Bar, progress_bar
 from megatron_monitor.config import Config
 from megatron_monitor.detectors.base import duration
+from megatron_monitor.identity import named
 from megatron_monitor.incidents import Transition
+from megatron_monitor.once import files_of
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.reading import dated_events
 from megatron_monitor.replay import Replay
@@ -47,15 +45,17 @@ def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float
 
     PATH may be files, directories or globs. Several files of one run (`.out` and `.err`) are read together.
     """
-    seen, unfinished, quarantined = False, "", dict[str, str]()
-    with spooled(paths) as found:
-        config = given.configured(found)
-        runs = by_run(found, config)
-        missing = not any(map(os.path.exists, chain(*runs.values())))
-        with progress_bar(sum(map(_size, chain(*runs.values())))) as bar:
-            for name, files in runs.items():
-                sources = {absolute_of(path): _entries(path, config, bar) for path in files}
-                for player, item in played(config, sources, after, written_at(files)):
+    seen, unfinished, quarantined, runs = False, "", dict[str, str](), defaultdict[str, list[str]](list)
+    with spooled(paths) as copies:
+        config = given.configured(copies)
+        files, problems = files_of(changed(config, runs=config.runs[-len(copies) :]))
+        for file in files:
+            runs[named(file.path, config.runs).name].append(file.path)
+        with progress_bar(sum(_size(file.path) for file in files)) as bar:
+            for name, members in runs.items():
+                sources = {path: _entries(path, config, bar, problems) for path in members}
+                written = {path: os.stat(path).st_mtime for path in members if os.path.exists(path)}
+                for player, item in played(config, sources, after, written):
                     if isinstance(item, Transition):
                         if everything or not item.display_only:
                             _print_transition(player, item, as_json)
@@ -70,24 +70,23 @@ def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float
                             click.echo(f"= {summary['run']}: {', '.join(_sentence(summary))}")
                     elif failure := item.state.attempt.failure:
                         unfinished = f"; the last failure in {name} is {failure.failure}: {failure.message[:200]}"
-    if quarantined:
-        fail(*(f"{name} is quarantined: {why}" for name, why in quarantined.items()))
-    if missing:
-        sys.exit(1)  # each was named
-    if not seen:
-        fail(f"no training line in {', '.join(paths)}{unfinished}")
+    problems += [f"{name} is quarantined: {why}" for name, why in quarantined.items()]
+    if not (seen or problems):
+        problems.append(f"no training line in {', '.join(paths)}{unfinished}")
+    if problems:
+        fail(*problems)
 
 
 def _size(path: str) -> int:
     return os.path.getsize(path) if os.path.isfile(path) else 0
 
 
-def _entries(path: str, config: Config, bar: Bar) -> Iterator[LogEvent]:
+def _entries(path: str, config: Config, bar: Bar, problems: list[str]) -> Iterator[LogEvent]:
     try:
         with open(path, "rb") as stream:
             yield from dated_events(bar.reading(stream), config)
     except OSError as error:
-        warn_of_file(f"{path}: {error.strerror or error}")
+        problems.append(f"{path}: {error.strerror or error}")
 
 
 def _print_transition(player: Replay, transition: Transition, as_json: bool) -> None:

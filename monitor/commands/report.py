@@ -18,7 +18,7 @@ from megatron_monitor.commands.arguments import (
 )
 from megatron_monitor.commands.progress import tracked
 from megatron_monitor.config import Config
-from megatron_monitor.parsers.redaction import masked_path
+from megatron_monitor.once import files_of
 from megatron_monitor.reports.benchmark import SORTS, benchmark
 from megatron_monitor.reports.formats import Benchmark, are_figures, as_csv, as_markdown, texts
 from megatron_monitor.reports.formats import as_json as json_of
@@ -56,7 +56,7 @@ def report(
     with spooled(paths) as files:
         config = given.configured(files)
         options = Options(config.gpu_peak_tflops, iterations, round(tokens) if tokens else None)
-        rows = _rows(config, partial(read_task, config=config, options=options), workers)
+        rows, failed = _rows(config, partial(read_task, config=config, options=options), workers)
     try:
         found = benchmark(rows, sort, baseline)
     except LookupError as error:
@@ -67,22 +67,22 @@ def report(
     else:
         result = write(found)
         click.echo(result, nl=not result.endswith("\n"))
-    sys.exit(0 if rows else 1)
+    sys.exit(1 if failed or not rows else 0)
 
 
-def _rows(config: Config, read: Read, workers: int | None) -> list[Row]:
-    """Return the rows of all runs; print problems on standard error."""
-    tasks, rows = tasks_of(config), list[Row]()
-    if not tasks:
-        patterns = (masked_path(pattern) for watch in config.runs for pattern in watch.paths)
-        warn(*(f"{pattern}: no file matches" for pattern in patterns))
+def _rows(config: Config, read: Read, workers: int | None) -> tuple[list[Row], bool]:
+    """Return (the rows of all runs, whether a file is missing or unreadable). Print problems on standard error."""
+    found, missing = files_of(config)
+    tasks, rows, failed = tasks_of(found, config), list[Row](), bool(missing)
+    warn(*missing)
     try:
         for reading in tracked(read_archive(tasks, read, workers), len(tasks)):
             rows += reading.rows
+            failed = failed or reading.unreadable
             warn(*reading.problems)
     except BrokenProcessPool as error:
         raise click.ClickException("a process was killed, perhaps because memory ran out; try --workers 1") from error
-    return rows
+    return rows, failed
 
 
 _FIRST = ("Run", "Sec/it", "TFLOPs", "Iterations", "Samples/s", "Diff", "GPUs", "GBS", "Mem", "TP", "PP", "DP")

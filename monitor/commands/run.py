@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from megatron_monitor.commands.arguments import ConfigOptions, fail, spooled, warn_of_file, with_config
+from megatron_monitor.commands.arguments import ConfigOptions, fail, spooled, warn, with_config
 from megatron_monitor.commands.log_lines import start_logging
 
 _log = logging.getLogger(__name__)
@@ -47,8 +47,7 @@ def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once
         from megatron_monitor.once import metrics_page
 
         page, problems, unreadable = metrics_page(config)
-        for problem in problems:
-            warn_of_file(problem)
+        warn(*problems)
         click.echo(page, nl=False)
         sys.exit(1 if unreadable else 0)
     from megatron_monitor.daemon import StartError, serve  # slow to import; --once needs none of it

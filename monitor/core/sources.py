@@ -35,9 +35,10 @@ def watches(config: Config) -> list[WatchedPath]:
 
 def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
     """Return the configured patterns that match none of these paths, except the spool's: senders may start later."""
-    known = list(paths)
+    known = set(paths)
     patterns = [one for watch in config.runs for one in watch.paths if not config.is_pushed(one)]
-    return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),)).watch for path in known)]
+    open_ones = [one for one in patterns if one not in known]
+    return [one for one in open_ones if not any(watch_of(path, (Runs(paths=(one,)),)).watch for path in known)]
 
 
 class Source(Struct, eq=False):

@@ -62,6 +62,18 @@ def test_check_config_knows_what_the_daemon_refuses(text: str, error: str, tmp_p
     assert error in result.stderr
 
 
+def test_check_config_names_missing_files_of_notifiers(tmp_path: Path) -> None:
+    """They are read at each delivery: a configuration is good without them."""
+    file, key = tmp_path / "config.yaml", tmp_path / "key"
+    key.write_text("abc")
+    slack = "{type: slack, name: chat, url_file: none, header_files: {X-Key: key, X-Token: token}}"
+    file.write_text(f"notifiers: [{slack}, {{type: pagerduty, name: pager, routing_key_file: key}}]\n")
+    assert invoke("check-config", file).stderr.splitlines() == [
+        f"notifiers: chat: header_files: {tmp_path}/token: No such file or directory",
+        f"notifiers: chat: url_file: {tmp_path}/none: No such file or directory",
+    ]
+
+
 def test_a_files_name_commands_no_terminal(tmp_path: Path) -> None:
     """In what a command says, a name ends no line and carries no escape."""
     name = "a\x1b[31m\n2026-11-22 CRITICAL forged\udcff.log"
@@ -86,12 +98,16 @@ def test_run_once_prints_the_page_and_says_what_is_no_training(tmp_path: Path) -
     assert 'run="notes"' not in result.stdout
 
 
-def test_run_once_of_a_missing_file_fails(tmp_path: Path) -> None:
-    """Also beside one that is there."""
+@pytest.mark.parametrize("words", ["run --once", "replay", "report"])
+def test_a_missing_file_beside_a_good_one_fails(words: str, tmp_path: Path) -> None:
+    """The good one is read, and the other named."""
     log = tmp_path / "train.log"
     log.write_text(LINE + "\n")
-    for paths in ([tmp_path / "none.log"], [log, tmp_path / "none.log"], [tmp_path / "none*.log"]):
-        invoke("run", "--once", *paths, code=1)
+    for missing, why in (("none.log", "No such file or directory"), ("none*.log", "no file matches")):
+        result = invoke(*words.split(), log, tmp_path / missing, code=1)
+        assert "train" in result.stdout
+        assert result.stderr == f"{tmp_path / missing}: {why}\n"
+    invoke(*words.split(), log)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Saved
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened
 from megatron_monitor.incidents import Transition
+from megatron_monitor.once import files_of
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.reports.rows import Options, Row
 from megatron_monitor.run.experiments import HELD_SECONDS
@@ -140,7 +141,8 @@ def rows_of(folder: Path, *texts: str) -> dict[str, Row]:
         name.write_text(text)
         os.utime(name, (NOW, NOW))
     config = ConfigOptions().configured([str(name) for name in names])
-    return {row.run: row for task in tasks_of(config) for row in read_task(task, config, Options()).rows}
+    tasks = tasks_of(files_of(config)[0], config)
+    return {row.run: row for task in tasks for row in read_task(task, config, Options()).rows}
 
 
 # --- what is another experiment, and what is not ----------------------------------------------------------------------

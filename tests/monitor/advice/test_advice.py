@@ -128,9 +128,12 @@ def test_a_hang_is_waited_for_as_long_as_its_policy_says() -> None:
     site.wait(30)
     reported = asked(site)
     assert reported["advice"] == "wait"
-    assert "is due in 5 s: hung in training" in reported["reason"]
+    assert reported["reason"].startswith("remediation p is due in 5 s: hung in training")
     site.wait(30)
     assert asked(site)["advice"] == "restart"
+    unconfigured = Remediated("")
+    unconfigured.wait(120)
+    assert asked(unconfigured)["reason"].startswith("a restart is advised in 9 min")
     armed = Remediated(REQUEUE)
     armed.outcomes["requeue"] = "no answer"
     armed.wait(110)
