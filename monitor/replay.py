@@ -90,16 +90,12 @@ class Replay:
     def _wait_for(self, placed: TimedEvent) -> Iterator[Transition]:
         """Apply a line that shows only the time."""
         yield from self.core.pass_until(self.now)
-        run = self.current(placed.source)
+        run = self.core.sources[placed.source].run
         if (
             run is not None and not self.core.sources[placed.source].experiments.held
         ):  # otherwise held lines decide first
             self.core.of_run(run, partial(self._judge.wait_for, run, placed))
             yield from self.core.pass_until(self.now)
-
-    def current(self, source: str) -> Run | None:
-        """Return the run of the source's present lines, if it has begun."""
-        return self.core.current(self.core.sources[source])
 
     def finish(self, after: float) -> Iterator[Transition]:
         """End the logs, `after` seconds after their last lines."""

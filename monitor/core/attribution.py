@@ -19,8 +19,9 @@ import operator
 from collections.abc import Mapping, Sequence
 
 from megatron_monitor import identity
+from megatron_monitor.core import run_streams
 from megatron_monitor.core.job_index import STEP_KINDS, JobIndex
-from megatron_monitor.core.run_streams import Due, RunStreams
+from megatron_monitor.core.run_streams import Due
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
 from megatron_monitor.identity import StreamIdentity, Verdict
@@ -57,7 +58,6 @@ class Attribution:
         self._watched = watched
         self._waiting: dict[str, float] = {}
         self.jobs = JobIndex(watched)
-        self.run_streams = RunStreams(watched)
         self._warned: set[str] = set()
 
     # --- streams come and go ----------------------------------------------------------------------------------------
@@ -81,14 +81,14 @@ class Attribution:
             self.jobs.add(source)
             self._follow_key(source)
         if member.steps or member.arguments is not None:
-            self.run_streams.add(source)
+            run_streams.add(source)
         self.jobs.changed(source.log)
 
     def dropped(self, source: Source) -> None:
         """Remove a stream that is no longer followed."""
         self._waiting.pop(source.name, None)
         self.jobs.remove(source)
-        self.run_streams.leave(source)
+        run_streams.leave(source)
 
     def waits(self, source: Source) -> bool:
         """Return True if the run of its lines is undecided."""
@@ -106,14 +106,14 @@ class Attribution:
             member.printed = next(filter(None, printed), member.printed)
         if not STEP_KINDS.isdisjoint(kinds):
             self._note_steps(source, entries, at)
-        return self.run_streams.beyond(source, [(entries, at)])
+        return run_streams.beyond(source, [(entries, at)])
 
     def _take_unsettled(
         self, source: Source, entries: Sequence[LogEvent], kinds: Sequence[str], at: float, now: float
     ) -> Due:
         member, due, log, setup_events = source.member, list[LogEvent](), source.log, list(source.setup_events)
         set_up = max([place for place, kind in enumerate(kinds) if kind in _SET_UP], default=-1)
-        self.run_streams.join_replicas(source)
+        run_streams.join_replicas(source)
         for place, entry in enumerate(entries):
             if place > set_up and self._is_clear(source):
                 self._note_steps(source, entries[place:], at)  # later lines show no more about its run
@@ -132,7 +132,7 @@ class Attribution:
                 self._note_step(source, entry, at)
         moved = member.owner == source.log.name and source.log is not log
         found: Due = [((entry,), when) for entry, when in (setup_events if moved else ())]
-        found += self.run_streams.beyond(source, [(due, at)])
+        found += run_streams.beyond(source, [(due, at)])
         if self.waits(source):
             return found + self.look(source, now)
         if member.steps:
@@ -141,7 +141,7 @@ class Attribution:
 
     def _is_clear(self, source: Source) -> bool:
         """Return True if its run is decided and there is no other stream for a comparison."""
-        return source.member.settled and not source.member.young and not any(self.run_streams.of(source))
+        return source.member.settled and not source.member.young and not any(run_streams.others_of(source))
 
     def _note_set_up(self, source: Source, entry: LogEvent) -> None:
         event, member = entry.event, source.member
@@ -156,7 +156,7 @@ class Attribution:
         elif isinstance(event, ArgumentsDumped) and member.arguments is None:
             member.arguments = identity.digest(event.values)
             if not self.waits(source):
-                self.run_streams.add(source)
+                run_streams.add(source)
 
     def _take_key(self, source: Source, key: identity.JobKey) -> None:
         member = source.member
@@ -180,7 +180,7 @@ class Attribution:
 
     def folded(self, source: Source) -> None:
         """After a delivery was folded: a printed job id is the stream's, if an attempt began after it."""
-        run, printed = self._watched.current(source), source.member.printed
+        run, printed = source.run, source.member.printed
         if printed and run is not None and run.state.attempt.environment.get(JOB_VARIABLE) == printed:
             source.member.printed = ""
             self._take_key(source, identity.printed_key(printed))
@@ -188,7 +188,7 @@ class Attribution:
     def _note_step(self, source: Source, entry: LogEvent, at: float) -> None:
         source.member.note_step(entry.event, entry.raw)
         if not self.waits(source):
-            self.run_streams.add(source)
+            run_streams.add(source)
         if source.caught_up:
             source.stepped_at = at
 
@@ -204,7 +204,7 @@ class Attribution:
             member.note_stamp(log_clock(last.logged_at))
         if source.caught_up:
             source.stepped_at = at
-        self.run_streams.add(source)
+        run_streams.add(source)
 
     # --- decisions --------------------------------------------------------------------------------------------------
     def _may_be_another(self, source: Source, entry: LogEvent) -> bool:
@@ -213,7 +213,7 @@ class Attribution:
             return True
         is_step, member = type(entry.event) in STEP_EVENTS, source.member
         is_evidence = is_step or entry.event.kind in BOUNDS or mark_of(entry.event) is not None
-        for other in self.run_streams.of(source):
+        for other in run_streams.others_of(source):
             if other.member.steps and not source.caught_up and is_evidence:
                 return True  # history may precede what was read, or another file may have reported it
             if identity.differs(member.key, other.member.key):
@@ -231,7 +231,7 @@ class Attribution:
 
     def _may_compute(self, source: Source) -> bool:
         """Return True if the stream's attempt may still compute."""
-        run = self._watched.current(source)
+        run = source.run
         if run is None or run.failed or (run.historical and source.caught_up):
             return False
         job = run.state.job
@@ -245,13 +245,13 @@ class Attribution:
         if not self.waits(source):
             return []
         read = read or source.caught_up
-        others, unknown = list(self.run_streams.of(source)), list[Source]()
+        others, unknown = list(run_streams.others_of(source)), list[Source]()
         for other in others:  # the first clear answer decides, because all of them report one training
             verdict = self._verdict(source, other, now, read=read)
             if verdict == "another":
                 return self._separate(source, other)
             if self._is_replica(source, other, verdict):
-                self.run_streams.join(source, other)
+                run_streams.join_streams(source, other)
                 return self._settle(source)
             if verdict == "unknown":
                 unknown.append(other)
@@ -285,7 +285,7 @@ class Attribution:
     def _is_overdue(self, source: Source, now: float) -> bool:
         if len(source.waiting) >= _MAX_WAITING:
             return True
-        run, gap = self._watched.current(source), 0.0
+        run, gap = source.run, 0.0
         if run is not None:
             gap = (run.state.attempt.pace.predicted() or 0.0) * (run.state.attempt.log_interval or 1)
         waited = now - self._waiting[source.name]
@@ -322,12 +322,12 @@ class Attribution:
 
     def _job_runs(self, source: Source) -> bool:
         """Return True if Slurm reports its job as running."""
-        run = self._watched.current(source)
+        run = source.run
         return run is not None and run.state.job is not None and run.state.job.state in RUNNING
 
     def _is_far(self, source: Source, other: Source) -> bool:
         """Return True if it has reported several steps far from those of the other, live stream."""
-        run, steps = self._watched.current(other), source.member.early
+        run, steps = other.run, source.member.early
         last = run.state.attempt.last_iteration if run is not None else None
         if run is None or last is None or len(steps) < _SEVERAL:
             return False
@@ -337,7 +337,7 @@ class Attribution:
 
     def _seen(self, source: Source) -> Mapping[int, Sequence[Report]]:
         """Return the last reports of the run, by iteration."""
-        run = self._watched.current(source)
+        run = source.run
         return run.state.copies.seen if run is not None else {}
 
     def _separate(self, source: Source, other: Source) -> Due:
@@ -349,7 +349,7 @@ class Attribution:
             label = identity.label_of(member, source.path, other.member, other.path)
             member.label = label
             name = experiment_name(member.base, label)
-            near = self.run_streams.count(name)
+            near = len(known.reporting) if (known := self._watched.logs.get(name)) is not None else 0
             if near and label != member.key:
                 member.label = f"{label}-{near + 1}"
                 name = experiment_name(member.base, member.label)
@@ -373,17 +373,17 @@ class Attribution:
         member = source.member
         member.settled = member.steps > 0
         if member.steps or member.arguments is not None:
-            self.run_streams.add(source)
+            run_streams.add(source)
         self.jobs.changed(source.log)
         together = itertools.groupby(waited, operator.itemgetter(1))
-        return self.run_streams.beyond(source, [([entry for entry, _ in group], at) for at, group in together])
+        return run_streams.beyond(source, [([entry for entry, _ in group], at) for at, group in together])
 
     def _move(self, source: Source, run: str, why: str) -> None:
         before = source.log
         source.member.why = why
         if run == before.name:
             return
-        self.run_streams.leave(source)
+        run_streams.leave(source)
         self._watched.sources.move(source, run)
         left = before.runs.get("")
         if left is not None and not left.book.open and not before.sources:
@@ -405,7 +405,7 @@ class Attribution:
                 copied = identity.is_copy(member, other.member)
                 member.copy_of = other.name if copied else ""
                 self._move(source, other.log.name, f"{'copy of' if copied else 'same job as'} {other.name}")
-                self.run_streams.join(source, other)
+                run_streams.join_streams(source, other)
 
     def overdue(self, now: float) -> list[tuple[Source, Due]]:
         """Return the waiting streams that can be decided now, with the events to be folded."""

@@ -7,6 +7,7 @@ and failures in a separate file wait until the file with the training loop is re
 import copy
 from collections.abc import Sequence
 
+from megatron_monitor.core import run_streams
 from megatron_monitor.core.attribution import Attribution
 from megatron_monitor.core.counters import count_events
 from megatron_monitor.core.run_streams import Due
@@ -62,13 +63,12 @@ class Folding:
         kinds = [entry.event.kind for entry in entries]
         count_events(self._watched.counts, kinds, entries)
         self._take_due(source, self._attribution.take(source, entries, kinds, at, now), now)
-        self._attribution.folded(source)
+        if source.member.printed:
+            self._attribution.folded(source)
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
-        run = self._watched.current(source)
-        if run is not None and self._attribution.run_streams.is_replica(source):  # also if it adds nothing
-            self._note_source(run.state, source)
-        stream = run.state.copies.positions.get(source.name) if run is not None else None
+        if (stream := run_streams.replica_of(source)) is not None and source.run is not None:
+            self._note_source(source.run.state, source)  # also if it adds nothing
         joins = stream is not None and stream.joins_attempt  # its lines begin no other experiment
         for entries, at in due:
             bounds = not BOUNDS.isdisjoint([entry.event.kind for entry in entries])
@@ -80,8 +80,8 @@ class Folding:
     def decide(self, source: Source, now: float, *, last: bool = False) -> None:
         """Decide the run of waiting lines after the source was read to its end. `last`: no more will come."""
         self._take_due(source, self._attribution.look(source, now, read=True, last=last), now)
-        self._take_due(source, self._attribution.run_streams.ended(source), now)
-        run, older_state = self._watched.current(source), source.older_state
+        self._take_due(source, run_streams.ended(source), now)
+        run, older_state = source.run, source.older_state
         if run is not None and older_state is not None:
             precede(run.state, older_state, source.mtime - self._watched.wall_offset)
             run.dirty, source.older_state = True, None
@@ -242,7 +242,7 @@ class Folding:
 
     def complete(self, run: Run) -> MonitoredRun:
         """Return the run as it is saved, with its waiting lines: they are before the saved offsets."""
-        holding = [one for one in self.holders() if self._watched.current(one) is run]
+        holding = [one for one in self.holders() if one.run is run]
         if run.deferred or holding:
             state, book = copy.deepcopy((run.state, run.book))
             run = Run(state, book, run.historical, run.expired, log=run.log, deferred=list(run.deferred))

@@ -60,33 +60,31 @@ class MessageHandler:
     def handle(self, message: Message, now: float) -> None:
         """Handle one message of the follower. An exception quarantines its source only."""
         try:
-            self._handle(message, now)
+            match message:
+                case Data() | Lines() | Restarted() | CaughtUp() | Gone():
+                    self._of_source(message, now)
+                case Opened():
+                    self._opened(message, now)
+                case Scanned():
+                    self._scanned(message)
+                case Unreadable() | Readable():
+                    self._access(message, now)
+                case UnobservedTime():
+                    self.observing.unobserved(message, now)
         except Exception as error:  # noqa: BLE001 - the boundary of a source
-            self._quarantine("" if isinstance(message, Scanned | UnobservedTime) else message.source, error, now)
+            self._quarantine(getattr(message, "source", ""), error, now)
 
-    def _handle(self, message: Message, now: float) -> None:
-        match message:
-            case Opened():
-                self._opened(message, now)
-            case Scanned():
-                self._scanned(message)
-            case Unreadable() | Readable():
-                self._access(message, now)
-            case UnobservedTime():
-                self.observing.unobserved(message, now)
-            case _:
-                sources = self._watched.sources  # a dormant source was already read to its end
-                known = sources.get if isinstance(message, CaughtUp) else sources.awake
-                source = known(message.source)
-                if source is not None and (not source.failed or isinstance(message, Restarted | Gone)):
-                    self._of_source(source, message, now)
-                elif isinstance(message, Gone) and (saved := self._watched.saved.sources.get(message.source)):
-                    self._watched.awaited[saved.run] -= 1
-                    if (log := self._watched.logs.get(saved.run)) is not None and not log.unread:
-                        for run in log.runs.values():
-                            self._all_read(run, now, new=False)
-
-    def _of_source(self, source: Source, message: Data | Lines | Restarted | CaughtUp | Gone, now: float) -> None:
+    def _of_source(self, message: Data | Lines | Restarted | CaughtUp | Gone, now: float) -> None:
+        sources = self._watched.sources  # a dormant source was already read to its end
+        known = sources.get if isinstance(message, CaughtUp) else sources.awake
+        source = known(message.source)
+        if source is None or (source.failed and not isinstance(message, Restarted | Gone)):
+            if isinstance(message, Gone) and (saved := self._watched.saved.sources.get(message.source)):
+                self._watched.awaited[saved.run] -= 1
+                if (log := self._watched.logs.get(saved.run)) is not None and not log.unread:
+                    for run in log.runs.values():
+                        self._all_read(run, now, new=False)
+            return
         if not isinstance(message, CaughtUp) or not source.resumed:  # a restart does not change the parts of old logs
             self._watched.touch(source.log.name)
         match message:
@@ -112,7 +110,7 @@ class MessageHandler:
         self._watched.touch(source.log.name)
         self._finish(source, now)
         self._folding.drop(name)
-        self._set_unreadable(self._watched.current(source), name, source.log, why, now)
+        self._set_unreadable(source.run, name, source.log, why, now)
 
     def _set_unreadable(self, run: Run | None, name: str, log: Log, why: str | None, now: float) -> None:
         """Note in the run, if it has begun, why that source of its log cannot be read; None: it can be."""
@@ -129,7 +127,7 @@ class MessageHandler:
 
     def _agent(self, source: Source, why: str | None, now: float) -> None:
         """Note that the source's agent is stale (`why`) or has returned (None)."""
-        self._set_unreadable(self._watched.current(source), source.name, source.log, why, now)
+        self._set_unreadable(source.run, source.name, source.log, why, now)
 
     def _opened(self, message: Opened, now: float) -> None:
         saved = self._watched.saved.take_source(message.source)
@@ -231,18 +229,18 @@ class MessageHandler:
         shift, until = self.observing.shift_of(source), float("inf") if everything else now
         due, late = source.ordered.due(until, shift, live=source.caught_up)
         source.reader.skip(late)
-        if self._watched.current(source) is not None:  # no series for a run of a name that a sender made up
+        if source.run is not None:  # no series for a run of a name that a sender made up
             count_left_out(self._watched.counts, source)
         if not due:
             return
         attempt, steps, progress = None, (0, 0), None
-        if (before := self._watched.current(source)) is not None:
+        if (before := source.run) is not None:
             attempt, steps, progress = before.state.attempt, _counted(before), before.state.progress_at
         for data, at in self._dated(source, due, now):
             self._folding.take(source, source.reader.feed(data), at, now)
         self._folding.note_held_back(source)
         self._watched.touch(source.log.name)
-        run = self._watched.current(source)
+        run = source.run
         if run is not None and run.state.attempt is attempt and steps[0]:
             self._note_missing(source, run, steps)
         moved_at = run.state.progress_at if run is not None else None
@@ -292,7 +290,7 @@ class MessageHandler:
         self._watched.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
         if source.failed:
             self._watched.quarantine.forget("source", source.name)
-            self._set_unreadable(self._watched.current(source), source.name, source.log, None, now)
+            self._set_unreadable(source.run, source.name, source.log, None, now)
         source.restart(self._watched.rules, message)
         self._watched.save_soon = True
         _log.info("source=%s reason=%s proof=%s restarted", source.name, message.reason, message.proof)
@@ -338,7 +336,7 @@ class MessageHandler:
         if isinstance(message, Unreadable) and not log.runs:  # a saved run; an unreadable file begins no run
             self._watched.runs.claim(self._watched.saved, log.name, log.name)
             self._watched.runs.archive_stale(log.runs.get(""), now)
-        run = log.current if source is None else log.run_of(source)
+        run = log.current if source is None else source.run
         self._set_unreadable(run, message.source, log, getattr(message, "message", None), now)
         self._watched.logs.leave(log)
         if isinstance(message, Readable):
@@ -367,7 +365,7 @@ class MessageHandler:
 
     def _gone(self, source: Source, now: float) -> None:
         self._flush(source, now)
-        run = self._watched.current(source)
+        run = source.run
         if run is None:
             return
         if run.state.live and run.state.attempt.phase not in ENDED:

@@ -29,15 +29,6 @@ class Log:
     latest: Experiments | None = None
     """The experiments of the source that is furthest."""
 
-    def experiments_of(self, source: Source) -> Experiments:
-        """Return the experiments of a source's present lines: its own, or those of the other sources."""
-        own = source.experiments
-        return own if own.reported or self.latest is None else self.latest
-
-    def run_of(self, source: Source) -> Run | None:
-        """Return the run of a source's present lines, if it has begun."""
-        return self.runs.get(self.experiments_of(source).label)
-
     @property
     def current(self) -> Run | None:
         """The run of the newest experiment, if it has begun."""

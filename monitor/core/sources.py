@@ -2,7 +2,7 @@
 
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, msgpack
 
@@ -23,6 +23,9 @@ from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.reading import Rules, evaluated_reader
 from megatron_monitor.run.experiments import Experiments, ExperimentState
 from megatron_monitor.run.state import RunState
+
+if TYPE_CHECKING:
+    from megatron_monitor.core.runs import Run
 
 TOGETHER = 300.0
 """Seconds between the last lines of two files of one job."""
@@ -94,6 +97,17 @@ class Source(Struct, eq=False):
     """For a pushed stream: lines that wait for earlier ones."""
     tail: LogTail = field(default_factory=LogTail)
     """Its last lines, for the page."""
+
+    @property
+    def label(self) -> str:
+        """The label of the experiment of its present lines: its own, or that of the other sources of the log."""
+        own, latest = self.experiments, self.log.latest
+        return own.label if own.reported or latest is None else latest.label
+
+    @property
+    def run(self) -> "Run | None":
+        """The run of its present lines, if it has begun."""
+        return self.log.runs.get(self.label)
 
     def feed(self, message: Data, now: float = 0.0) -> Sequence[LogEvent]:
         """Read the next bytes. Return the events of the lines that they complete; none if lines wait to be sorted."""

@@ -181,13 +181,9 @@ class Watched:
 
         self.of_run(run, do)
 
-    def current(self, source: Source) -> Run | None:
-        """Return the run of the source's present lines, if it has begun."""
-        return source.log.run_of(source)
-
     def run_of(self, source: Source, now: float) -> Run | None:
         """Return the run of the source's present lines, new or saved; None if there are too many live runs."""
-        log, label = source.log, source.log.experiments_of(source).label
+        log, label = source.log, source.label
         run = log.runs.get(label)
         if run is not None:
             return run
