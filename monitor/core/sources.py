@@ -234,7 +234,7 @@ class Sources(dict[str, Source]):
             at = saved.position
             del self.dormant_logs[saved.run]
             found = Opened(
-                name, name, at, at.offset, at.written, True, at.offset, at.device, at.inode,
+                name, name, at, at.offset, at.written, True, at.start, at.device, at.inode,
                 owner=saved.owner, mount=saved.mount,
             )  # fmt: skip
             source = self.open(found, saved.run, saved)

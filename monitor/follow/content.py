@@ -106,6 +106,14 @@ class Content(Struct, gc=False):
             self.head, self.head_hash = b"", digest(self.head)
 
 
+def content_from(file: OpenFile, identity: tuple[int, int], mark: Fingerprint, proved: Verification) -> Content:
+    """Return the content of a file that was verified, from the start of the fingerprint."""
+    start, tail = mark.start, proved.tail
+    if mark.unread:
+        tail = tail_of(file.pread(min(start, TAIL_BYTES), max(0, start - TAIL_BYTES)))
+    return Content(*identity, start, proved.head[:start], tail)
+
+
 class FileBlock(NamedTuple):
     """Bytes read at `offset`. `at_end`: there is nothing more to read now."""
 

@@ -24,6 +24,7 @@ from megatron_monitor.follow.content import (
     Content,
     FileBlock,
     Verification,
+    content_from,
     digest,
     is_strong,
     read_block,
@@ -261,11 +262,12 @@ class FollowedFile(Struct, eq=False):
             file = self._open_claimed(identity)
         except DuplicateFileError:
             return "another source reads this file"
-        problem, head, tail = verify(file, position)
+        proved = verify(file, position)
+        problem = proved.problem
         if not problem and seen.st_ino != position.inode and not is_strong(position):
             problem = f"inode {seen.st_ino} instead of {position.inode}"
         if not problem:
-            self._read_from(Content(*identity, position.offset, head, tail), file, seen, position)
+            self._read_from(content_from(file, identity, position, proved), file, seen, position)
         return problem
 
     def _resume_renamed(self, position: Position) -> bool:
@@ -273,11 +275,11 @@ class FollowedFile(Struct, eq=False):
         renamed = self._find_renamed(position)
         if renamed is None:
             return False
-        file, status, (_, head, tail) = renamed
+        file, status, proved = renamed
         identity = status.st_dev, status.st_ino
         if not self._claim(identity):
             return False
-        self._read_from(Content(*identity, position.offset, head, tail), file, status, position)
+        self._read_from(content_from(file, identity, position, proved), file, status, position)
         return True
 
     def _find_renamed(self, mark: Fingerprint) -> tuple[OpenFile, os.stat_result, Verification] | None:
@@ -306,9 +308,8 @@ class FollowedFile(Struct, eq=False):
         if reserved is not None and not verify(file, reserved).problem:
             raise DuplicateFileError
         for former in registry.left_files(seen.st_ino):
-            problem, head, tail = verify(file, former)
-            if not problem:
-                return Content(*identity, former.offset, head, tail)
+            if not (proved := verify(file, former)).problem:
+                return content_from(file, identity, former, proved)
         head = file.pread(HEAD_BYTES, 0)
         for former in registry.truncated_files(self.source, digest(head)) if len(head) == HEAD_BYTES else ():
             if not verify(file, former).problem:  # copytruncate made this copy: its lines were delivered

@@ -20,10 +20,11 @@ RestartReason: TypeAlias = Literal["rotated", "truncated", "replaced"]
 name, and the rest of the old one could not be read."""
 
 
-class Fingerprint(Struct, frozen=True, gc=False):
+class Fingerprint(Struct, frozen=True, omit_defaults=True, gc=False):
     """The proof that a file is the same that was read up to `offset`.
 
-    `head_bytes` and `tail_bytes` count the hashed bytes: the first of the file and the last before `offset`.
+    `head_bytes` and `tail_bytes` count the hashed bytes: the first of the file and the last before `offset`. `unread`:
+    bytes before `offset` that are read again, because their line was not complete.
     """
 
     device: int
@@ -33,6 +34,12 @@ class Fingerprint(Struct, frozen=True, gc=False):
     offset: int
     tail_bytes: int
     tail_hash: str
+    unread: int = 0
+
+    @property
+    def start(self) -> int:
+        """The offset of the next byte to read."""
+        return self.offset - self.unread
 
 
 class Position(Fingerprint, frozen=True, omit_defaults=True, gc=False):

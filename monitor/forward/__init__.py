@@ -121,7 +121,7 @@ class _ForwardedFile:
     @property
     def position(self) -> Position:
         """The position after the last complete line."""
-        return self.marker.position(self.marker.fed_to - len(self.rest))
+        return self.marker.position(self.marker.content.offset - len(self.rest))
 
 
 class Forwarder:

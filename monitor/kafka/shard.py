@@ -134,9 +134,9 @@ class Shard:
         for name, position in self.core.restore(saved).items():
             written = place.written.get(name, wall)
             self.core.handle(
-                Opened(name, name, position, position.offset, written, True, position.offset, mount=self._mount), now
+                Opened(name, name, position, position.start, written, True, position.start, mount=self._mount), now
             )
-            self._fed[name] = position.offset
+            self._fed[name] = position.start
         self._read_again = {name: at for name, at in place.first.items() if name not in self._fed}
         self._at, self._restored_until = now, place.offset
         self.next = min([place.offset, *self._read_again.values()])

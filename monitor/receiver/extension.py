@@ -104,7 +104,7 @@ class ReadOffsets(Extension):
         before = self._read
         self._read = {
             os.path.relpath(source.path, directory): (
-                source.marker.inode,
+                source.marker.content.inode,
                 _READ_ALL if source.failed else source.read_until,
             )
             for source in self._core.sources.values()

@@ -315,7 +315,7 @@ class _Daemon:
         for file in list(self.read):
             path, data = f"{self.folder}/{file}", self.held[file]
             position = positions.get(path)
-            start = 0 if position is None else position.offset
+            start = 0 if position is None else position.start
             self.core.handle(
                 Opened(path, path, position, len(data), self.now, position is not None, offset=start, owner=1000),
                 self.now,

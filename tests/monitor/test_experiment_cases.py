@@ -256,7 +256,7 @@ class Daemon:
         position = None
         if saved is not None:
             position = self.core.restore(decode(encode(saved), Saved))[path]
-            self.offset = position.offset
+            self.offset = position.start
         resumed = position is not None
         self.core.handle(Opened(path, path, position, 0, NOW, resumed, offset=self.offset), NOW)
         if not resumed:

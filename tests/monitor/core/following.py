@@ -91,7 +91,7 @@ class Following:
         positions = self.core.restore(saved)
         for path, data in self.written.items():
             position = positions.get(path)
-            offset = position.offset if position is not None else 0
+            offset = position.start if position is not None else 0
             resumed = position is not None
             self.core.handle(
                 Opened(path, path, position, len(data), self.now, resumed, offset=offset, owner=self.owner), self.now

@@ -217,9 +217,9 @@ def test_a_restart_of_the_daemon_goes_on() -> None:
     again = core_for()
     positions = again.restore(saved)
     position = positions["/l/a.log"]
-    assert position.offset == len(text)
-    again.handle(Opened("/l/a.log", "/l/a.log", position, 500, NOW, True, offset=position.offset), NOW + 700)
-    again.handle(data("/l/a.log", line(4), offset=position.offset, mtime=NOW + 650, at=NOW + 700), NOW + 700)
+    assert position.start == len(text)
+    again.handle(Opened("/l/a.log", "/l/a.log", position, 500, NOW, True, offset=position.start), NOW + 700)
+    again.handle(data("/l/a.log", line(4), offset=position.start, mtime=NOW + 650, at=NOW + 700), NOW + 700)
     again.handle(CaughtUp("/l/a.log", NOW + 700), NOW + 700)
     reported = [(item.incident, item.status) for item in again.tick(NOW + 700) if not item.display_only]
     assert reported == [("hang", "resolved")]  # it moved at 650, and is late again by now, which nobody is told

@@ -143,7 +143,7 @@ def restarted(lab: Lab, offset: float, away: float = 0.0, unseen: float = 0.0) -
     again.core.wall_offset = again.steady.offset
     again.written, again.at = lab.written, lab.at
     wall = again.clock.wall()
-    opened = Opened("/x.log", "/x.log", position, lab.at, wall, resumed=True, offset=position.offset, mount="/")
+    opened = Opened("/x.log", "/x.log", position, lab.at, wall, resumed=True, offset=position.start, mount="/")
     again.core.handle(opened, again.now)
     return again
 

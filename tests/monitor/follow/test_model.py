@@ -161,7 +161,7 @@ class History:
         positions = msgspec.json.decode(encoded, type=dict[str, Position])
         self.positions |= positions  # a source that was not opened since keeps its own
         for source, texts in ((source, self.rig.texts(source)) for source in self.rig.contents):
-            kept = positions[source].offset - self.rig.starts[source]
+            kept = positions[source].start - self.rig.starts[source]
             self.delivered += [line for text in [*texts[:-1], texts[-1][:kept]] for line in text.split(b"\n")]
         self.rig.reader.close()
         self.rig = self._rig(self.positions)

@@ -5,7 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.follow.content import HEAD_BYTES, TAIL_BYTES, Content, digest
+from megatron_monitor.follow.content import Content, digest
 from megatron_monitor.follow.marker import Marker
 from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
 from megatron_monitor.follow.patterns import looks_binary
@@ -83,39 +83,20 @@ def test_a_hole_that_stays_is_passed(make_rig, kinds, tmp_path):
 
 @given(st.lists(st.binary(min_size=1, max_size=400), min_size=1, max_size=30), st.data())
 def test_marker_agrees_with_the_follower(chunks, data):
-    """In any chunking, the position of a recent line end carries the hashes that a reader of the file computes."""
+    """In any chunking, a position is proved by the hashes that a reader of the file computes, wherever it begins."""
     text = b"".join(chunks)
     marker = Marker()
     marker.feed(Opened("s", "/s", None, 0, 0.0, False, device=1, inode=2))
     offset = 0
-    ends = [0]
     for chunk in chunks:
         marker.feed(Data("s", offset, chunk, 0.0, 0.0, 0))
         offset += len(chunk)
-        last = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
-        if last:
-            ends.append(offset - len(chunk) + last)
-    place = data.draw(st.sampled_from([ends[-1], offset]))
-    position = marker.position(place)
     content = Content(1, 2)
-    if place:
-        content.advance(0, text[:place])
-    assert (position.offset, position.device, position.inode) == (place, 1, 2)
-    assert position.tail_hash == digest(content.tail)
-    assert position.tail_bytes == len(content.tail) <= TAIL_BYTES
-    assert position.head_hash == digest(content.head)
-    assert position.head_bytes == len(content.head) <= HEAD_BYTES
-
-
-def test_marker_far_back_keeps_the_offset():
-    """An offset that the Marker no longer has the bytes of is still exact; its proof is only weaker."""
-    marker = Marker()
-    marker.feed(Opened("s", "/s", None, 0, 0.0, False))
-    marker.feed(Data("s", 0, b"line\n" + b"x" * 100_000, 0.0, 0.0, 0))
-    assert marker.position(5).tail_bytes == 5
-    assert marker.position(50_000).tail_bytes == 0
-    assert marker.position(50_000).head_bytes == HEAD_BYTES
-    assert marker.fed_to == 100_005
+    content.advance(0, text)
+    start = data.draw(st.integers(0, offset))
+    position, mark = marker.position(start), content.fingerprint()
+    assert position.start == start
+    assert all(getattr(position, name) == getattr(mark, name) for name in mark.__struct_fields__ if name != "unread")
 
 
 def test_marker_over_a_resume_and_a_rotation():
@@ -126,7 +107,7 @@ def test_marker_over_a_resume_and_a_rotation():
     assert marker.position(8).head_hash == digest(b"abc\ndef\n")
     assert marker.position(8).tail_hash == digest(b"abc\ndef\n")
     former = [Fingerprint(1, inode, 0, "", 0, 0, "") for inode in range(16_386)]
-    marker.feed(Opened("s", "/s", Position(1, 2, 0, "", 0, 0, "", tuple(former[:16_384])), 0, 0.0, True))
+    marker.feed(Opened("s", "/s", Position(1, 2, 0, "", 0, 0, "", former=tuple(former[:16_384])), 0, 0.0, True))
     for one in former[-2:]:
         marker.feed(Restarted("s", "rotated", "", 1, one.inode, former=one))
     assert [former.inode for former in marker.position(0).former] == list(range(2, 16_386))
