@@ -6,7 +6,7 @@ are Unix seconds.
 
 A new incident joins
 - the event of an open incident of its run that it supersedes (a hang becomes a crash),
-- its run's event if that event's last incident began at most two minutes ago (a full disk: the save, then the crash),
+- its run's event if that event's last incident began at most two minutes ago (a slowdown, then the hang),
 - if critical, another run's critical event whose last incident began at most a minute ago (an outage of the cluster).
 
 Otherwise it begins an event. The id consists of the run and the minute in which the problem began, so that a monitor

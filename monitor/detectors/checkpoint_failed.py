@@ -1,8 +1,9 @@
-"""The rule `checkpoint_failed`: a save began and was not completed.
+"""The rule `checkpoint_failed`: a save began and was not completed, and the training continues.
 
-A save failed if an exception was raised while saving, if the loop continued and no line reported success, or if the run
-ended during the save. An asynchronous save may succeed many iterations later. A program that never reported a success
-and is not known to report them is not suspected. The next complete save resolves the incident.
+A save failed if the loop continued after an exception in it, if no line reported success, or if the attempt ended in it
+and no line shows why. A save that ends its attempt is the cause of the crash, or was interrupted by it: the crash is
+the only incident then, and names the save. An asynchronous save may succeed many iterations later. A program that never
+reported a success and is not known to report them is not suspected. The next complete save resolves the incident.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ _PENDING = 8  # saves in progress that are remembered
 # Iteration lines after which a save that blocks the loop must have ended: ranks' lines arrive out of order.
 _ITERATIONS = 5
 _MINIMUM = 60.0  # and seconds of training, because another rank's file is read a little later
+# Seconds after an exception in a save without a step and without an end: other ranks may wait for this one. An attempt
+# that it ends has crashed by then (crash.py).
+_CAUGHT = 300.0
 # Times the longest asynchronous save seen, in iterations: all jobs share the file system.
 _ASYNCHRONOUS_FACTOR = 4.0
 
@@ -37,6 +41,9 @@ class PendingSave(Struct):
     lines: int = 0
     seconds: float = 0.0
     scheduled: bool = False
+    exception: str = ""
+    """Its exception. The save has failed if the loop continues."""
+    raised_at: float = 0.0
 
 
 class FailedSave(Struct):
@@ -55,7 +62,7 @@ class CheckpointFailed(Rule):
     """The saves in progress and the last failed one."""
 
     name = "checkpoint_failed"
-    outlives = True
+    is_timed = True
     listens = (
         events.CheckpointSaveStarted, events.CheckpointSaveScheduled, events.CheckpointSaved,
         events.CheckpointFileWritten,
@@ -82,13 +89,12 @@ class CheckpointFailed(Rule):
             return self._completed(state, event.iteration)
         elif isinstance(event, events.MilestoneReached):
             return event.milestone == "training_done" and self._loop_done(state)
-        # The exception may belong to a save. If the run ends with it, `evaluate` finds the unfinished save.
         elif isinstance(event, events.FailureSeen):
-            of_a_save = event.failure in _OF_THE_SAVE and event.fatal and not event.consequence
-            return of_a_save and self._broken(state, event.message, disk=event.failure == "disk_full")
+            if event.failure in _OF_THE_SAVE and event.fatal and not event.consequence:
+                self._broken(state, event.message, disk=event.failure == "disk_full")
         elif isinstance(event, events.TracebackSeen) and event.role != "bystander":
             message = f"{event.exception}: {event.message}" if event.message else event.exception
-            return self._broken(state, message, disk=False)
+            self._broken(state, message, disk=False)
         return False
 
     def _begun(self, attempt: Attempt, iteration: int | None) -> None:
@@ -130,21 +136,17 @@ class CheckpointFailed(Rule):
         self.pending = others
         return self._completed(state, state.learned.checkpoints.last_iteration)
 
-    def _broken(self, state: RunState, message: str, *, disk: bool) -> bool:
-        """Return True if an exception belongs to a save: it blocks the loop, or the text names the disk while files are
+    def _broken(self, state: RunState, message: str, *, disk: bool) -> None:
+        """Note an exception that belongs to a save: it blocks the loop, or the text names the disk while files are
         written.
         """
         held = next((save for save in reversed(self.pending) if not save.scheduled and not save.lines), None)
-        if held is None and not (disk and (self.file_open or self.pending)):
-            return False
-        if held is None and self.failed is not None and self.failed.exception:
-            return False
-        save = held or (self.pending[-1] if self.pending else None)
-        if save is not None:
-            self.pending.remove(save)
-        iteration = save.iteration if save is not None else state.attempt.latest.iteration
-        self._fail(iteration, message.strip()[:300], state.updated_at).exception = True
-        return True
+        if held is None and disk and (self.file_open or self.pending):
+            if not self.pending:
+                self.pending.append(PendingSave(state.attempt.latest.iteration, state.attempt.number))
+            held = self.pending[-1]
+        if held is not None and not held.exception:
+            held.exception, held.raised_at = message.strip()[:300], state.updated_at
 
     def _fail(self, iteration: int | None, reason: str, at: float) -> FailedSave:
         self.failed = failed = self.failed or FailedSave(at)
@@ -163,13 +165,18 @@ class CheckpointFailed(Rule):
         return changed
 
     def _wait(self, state: RunState, step: Step) -> bool:
-        changed = False
+        changed, number = False, state.attempt.number
+        crashed = {end.number for end in state.ends if end.crashed}
         for save in list(self.pending):
-            if save.attempt == state.attempt.number and state.attempt.step_source == "trainer" and not save.scheduled:
+            if save.attempt == number and save.exception:
+                if save.iteration is not None and step.iteration <= save.iteration:
+                    continue  # the step before the save, from another file
+                why = save.exception
+            elif save.attempt == number and state.attempt.step_source == "trainer" and not save.scheduled:
                 # The program prints no end of a save, and its loop waits for it.
                 changed = self._loop_done(state) or changed
                 break
-            if save.attempt != state.attempt.number:
+            elif save.attempt != number:
                 why = "the attempt ended during the save: the checkpoint may be incomplete"
             else:
                 save.lines += 1
@@ -178,7 +185,9 @@ class CheckpointFailed(Rule):
                     continue
                 why = f"no line reported success within {save.lines} iteration lines"
             self.pending.remove(save)
-            self._fail(save.iteration, why, step.at)
+            if save.attempt in crashed:
+                continue  # the crash has named it
+            self._fail(save.iteration, why, save.raised_at or step.at).exception |= bool(save.exception)
             changed = True
         return changed
 
@@ -190,13 +199,14 @@ class CheckpointFailed(Rule):
         reports = self.completed > 0 or program_of(state.attempt.format).reports_saves
         return reports and save.lines > _ITERATIONS and save.seconds >= _MINIMUM
 
-    def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Fire until a later save completes. A run's end during a save is found once the run is known to have ended."""
-        failed, since = self.failed, self.failed.at if self.failed else None
-        if failed is None and (interrupted := self._ended_inside(state.attempt)) is not None:
-            failed = FailedSave(
-                state.updated_at, interrupted, "the run ended during the save: the checkpoint may be incomplete", 1
-            )
+    def evaluate(self, state: RunState, now: float, _settings: RuleSettings) -> Finding:
+        """Fire until a later save completes."""
+        failed = self.failed
+        raised = next((save for save in self.pending if save.exception and save.attempt == state.attempt.number), None)
+        if failed is None and raised is not None:
+            if now < raised.raised_at + _CAUGHT:
+                return Finding("clear", next_check=raised.raised_at + _CAUGHT)
+            failed = FailedSave(raised.raised_at, raised.iteration or 0, raised.exception, 1, exception=True)
         if failed is None:
             return CLEAR
         complete = state.learned.checkpoints.last_iteration
@@ -213,11 +223,11 @@ class CheckpointFailed(Rule):
             "last_complete_iteration": complete,
             "unsaved_progress_seconds": round(risk, 1),
         }
-        return Finding("firing", severity, summary, evidence, onset=failed.iteration or None, since=since)
+        return Finding("firing", severity, summary, evidence, onset=failed.iteration or None, since=failed.at)
 
-    def _ended_inside(self, attempt: Attempt) -> int | None:
-        """Return the iteration (0: unknown) of a save that the run's end interrupted, or None."""
-        saves = [save for save in self.pending if save.attempt == attempt.number] if attempt.phase == "crashed" else []
+    def interrupted(self, attempt: Attempt) -> int | None:
+        """Return the iteration (0: unknown) of a save that the attempt's end interrupted, or None."""
+        saves = [save for save in self.pending if save.attempt == attempt.number]
         # a program that never reported a success: its saves never complete in the log
         interrupted = saves and (self.completed or not all(save.lines for save in saves))
         return saves[-1].iteration or 0 if interrupted else None

@@ -21,6 +21,7 @@ from megatron_monitor.detectors.base import (
     missing_evidence,
     stated,
 )
+from megatron_monitor.detectors.checkpoint_failed import CheckpointFailed
 from megatron_monitor.run.derived import unsaved_progress_seconds
 from megatron_monitor.run.ending import PLANNED, Evidence
 from megatron_monitor.run.job import evidence as job_evidence
@@ -172,8 +173,9 @@ def _summary(state: RunState, failure: Evidence) -> str:
     place += f" on {failure.node}" if failure.node else ""
     ranks = len(attempt.watchdog_ranks)
     many = f" ({ranks} ranks' watchdogs timed out)" if failure.failure == "nccl" and ranks > 1 else ""
-    risk = unsaved_progress_seconds(state)
-    lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
+    risk, save = unsaved_progress_seconds(state), CheckpointFailed.of(state).interrupted(attempt)
+    lost = f"; the checkpoint of iteration {save} may be incomplete" if save else ""
+    lost += f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
     advice = advice_for("crash", failure.failure, failure.message)
     if failure.failure == "stopped" and state.job is not None and state.job.cancelled_by:
         advice = f"cancelled by {state.job.cancelled_by}: not a failure"
@@ -192,6 +194,7 @@ def _evidence(state: RunState, failure: Evidence) -> dict[str, Any]:
         "watchdog_ranks": attempt.watchdog_ranks[:64] or None,
         "watchdog_nodes": attempt.watchdog_nodes[:64] or None,
         "last_checkpoint_iteration": state.learned.checkpoints.last_iteration,
+        "failed_iteration": CheckpointFailed.of(state).interrupted(attempt) or None,
         "lost_seconds": unsaved_progress_seconds(state),
         "last_line": attempt.last_line or None,
         "nodes": blamed(state) or None,

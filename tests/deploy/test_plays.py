@@ -84,14 +84,12 @@ def p2(play: Play) -> None:
 
 
 def p3(play: Play) -> None:
-    """A full disk: the save fails, the run crashes. One page; it ends with the next whole save."""
+    """A full disk: the save fails, the run crashes. One page; it ends with the next attempt."""
     training = trained(play)
     training.ends(DISK_FULL.format(training.number))
-    play.has("+a/checkpoint_failed/critical", "+a/crash/critical")
+    play.has("+a/crash/critical")
     play.rests(APART)
     training.restarts()
-    play.has("+a/checkpoint_failed/critical", "+a/crash/critical", "-a/crash/critical")
-    training.says(SAVED.format(training.number + 1))
 
 
 def p6(play: Play) -> None:
@@ -253,10 +251,7 @@ OVERFLOWS, STORM = ("+a/overflow_storm/warning",), ("+a/overflow_storm/critical"
 PLAYS: dict[Callable[[Play], None], tuple[int, Facts]] = {
     p1: (1, HANG + ENDED),
     p2: (3, (HANG + ENDED) * 3),
-    p3: (
-        1,
-        ("+a/checkpoint_failed/critical", "+a/crash/critical", "-a/crash/critical", "-a/checkpoint_failed/critical"),
-    ),
+    p3: (1, ("+a/crash/critical", "-a/crash/critical")),
     p6: (1, (*OVERFLOWS, *STORM, "-a/overflow_storm/critical")),
     p7: (1, (*HANG, "+MonitorDown/warning", "-MonitorDown/warning", *ENDED)),
     p7b: (

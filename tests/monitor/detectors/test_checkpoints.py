@@ -96,51 +96,91 @@ def test_a_program_that_never_tells_success_is_not_suspected() -> None:
     assert not run.fired(FAILED)
 
 
-def test_a_full_disk() -> None:
-    """An exception inside a save is critical at once, and names it."""
+DISK_FULL = (
+    'Traceback (most recent call last):\n  File "checkpointing.py", line 300, in save_checkpoint\n'
+    "OSError: [Errno 28] No space left on device\n"
+)
+CAUGHT = (
+    'Traceback (most recent call last):\n  File "c.py", line 3, in save\n'
+    "RuntimeError: PytorchStreamWriter failed writing file\n"
+)
+
+
+def saving() -> Replaying:
+    """The third save has begun."""
     run = begun()
     trained(run, 101, 150)
     run.say(start(150), 1.0)
-    run.say(
-        'Traceback (most recent call last):\n  File "checkpointing.py", line 300, in save_checkpoint\n'
-        "OSError: [Errno 28] No space left on device\n",
-        20.0,
-    )
-    reported = run.firing(FAILED)
-    assert reported.severity == "critical"
-    assert "No space left on device" in reported.summary
-    assert "1500 s of training unsaved" in reported.summary
+    return run
 
 
-def test_an_exception_that_training_survives() -> None:
-    """The save is tried again and succeeds: resolved."""
-    run = begun()
-    trained(run, 101, 150)
-    run.say(start(150), 1.0)
-    run.say(
-        'Traceback (most recent call last):\n  File "c.py", line 3, in save\nRuntimeError: PytorchStreamWriter failed writing file\n'
-    )
-    assert run.fired(FAILED)
-    run.say(start(150) + end(150), 60.0)
-    assert run.loud(FAILED)[-1].status == "resolved"
-    trained(run, 151, 170)
-    assert not run.stands(FAILED)
+def test_a_save_that_ends_its_attempt_is_part_of_the_crash() -> None:
+    """One incident, which names the disk and the checkpoint; the next attempt has none."""
+    run = saving()
+    run.say(DISK_FULL, 20.0)
+    run.say("srun: error: n1: task 0: Exited with exit code 1\n", 2.0)
+    run.say("", 60.0)
+    assert [item.incident for item in run.loud()] == ["crash"]
+    crash = run.firing("crash")
+    assert (crash.evidence["failure"], crash.evidence["failed_iteration"]) == ("disk_full", 150)
+    assert "the checkpoint of iteration 150 may be incomplete; 25 min of work" in crash.summary
+    run.say(arguments(save_interval=50, save="/ckpt"))
+    trained(run, 101, 140)
+    assert not run.fired(FAILED)
 
 
-def test_killed_inside_a_save() -> None:
-    """The end came while it was written: perhaps partial."""
-    run = begun()
-    trained(run, 101, 150)
-    run.say(start(150), 1.0)
+def test_an_attempt_that_is_ended_in_a_save() -> None:
+    """The scheduler's words are the cause."""
+    run = saving()
     run.say(
         "slurmstepd: error: *** JOB 1718955 ON nid006149 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n", 5.0
     )
+    run.say("", 60.0)
+    assert [item.incident for item in run.loud()] == ["crash"]
+    assert "the checkpoint of iteration 150 may be incomplete" in run.firing("crash").summary
+
+
+def test_an_attempt_that_ends_in_a_save_without_a_word() -> None:
+    """Only the next attempt shows it: the save is reported then."""
+    run = saving()
+    run.say(arguments(save_interval=50, save="/ckpt"), 60.0)
+    trained(run, 101, 102)
     reported = run.firing(FAILED)
-    assert ("may be incomplete" in reported.summary, reported.severity, reported.onset_iteration) == (
-        True,
-        "warning",
-        150,
-    )
+    assert (reported.severity, reported.onset_iteration) == ("warning", 150)
+
+
+def test_a_save_that_fails_while_training_goes_on() -> None:
+    """Critical at the next iteration. A line of the iteration before the save, from another file, shows nothing."""
+    run = saving()
+    run.say(DISK_FULL, 20.0)
+    run.say(line(150, seconds=30.0), 1.0)
+    assert not run.fired(FAILED)
+    trained(run, 151, 152)
+    reported = run.firing(FAILED)
+    assert (reported.severity, reported.onset_iteration) == ("critical", 150)
+    assert "No space left on device" in reported.summary
+    assert not run.fired("crash")
+
+
+def test_a_save_that_fails_and_holds_the_others() -> None:
+    """No step and no end follows: told after five minutes, once."""
+    run = saving()
+    run.say(CAUGHT)
+    run.say("", 299.0)
+    assert not run.fired(FAILED)
+    run.say("", 1.0)
+    assert run.firing(FAILED).severity == "critical"
+    trained(run, 151, 152)
+    assert len(run.loud(FAILED)) == 1
+
+
+def test_an_exception_that_training_survives() -> None:
+    """The save is tried again and succeeds: nothing failed."""
+    run = saving()
+    run.say(CAUGHT)
+    run.say(start(150) + end(150), 60.0)
+    trained(run, 151, 170)
+    assert not run.fired(FAILED)
 
 
 def test_asynchronous_saves_end_many_iterations_later() -> None:
