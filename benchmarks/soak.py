@@ -357,7 +357,7 @@ def program(flags: Path) -> None:
     """A program as it is, with faults at the edge of the system."""
     from megatron_monitor import cli, store
     from megatron_monitor.follow.os_layer import OsLayer
-    from megatron_monitor.receiver import spool
+    from megatron_monitor.receiver import agents, spool
     from megatron_monitor.remediator import remediator
     from megatron_monitor.system.clock import SystemClock
 
@@ -378,7 +378,7 @@ def program(flags: Path) -> None:
     for name in ("stat", "open", "pread", "fstat", "scandir"):
         setattr(OsLayer, name, blocking(getattr(OsLayer(), name)))
     SystemClock.wall = lambda _: time.time() + float((flags / "offset").read_text())  # type: ignore[method-assign]
-    store.os = spool.os = remediator.os = Disk()  # type: ignore[assignment]
+    store.os = spool.os = agents.os = remediator.os = Disk()  # type: ignore[assignment]
     sys.argv[0] = "megatron-monitor"
     cli.main()
 

@@ -148,7 +148,7 @@ class HttpServer:
         """Connections and TLS handshakes, the one idle for longest first."""
         self._held_bytes = 0  # of all bodies
         self._next_certificate_check = 0.0  # in the loop's time
-        self._listener = _listen(host, port)
+        self._listener = _bound(host, port)
         self._stop = asyncio.Event()
         self._running = threading.Event()
         threads = {"page": self.limits.threads, "metrics": 2, "probe": 1}
@@ -187,32 +187,37 @@ class HttpServer:
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.loop.set_exception_handler(lambda _loop, context: _log.debug("http: %s", context.get("message")))
-        accepting = self.loop.create_task(self._accept())
+        self._listen()
         self._running.set()
         await self._stop.wait()
-        accepting.cancel()
+        self.loop.remove_reader(self._listener)
         for _ in range(3):  # a transport closes one turn after it is dropped
             while self.connections:
                 self._drop_oldest()
             await asyncio.sleep(0)
 
-    async def _accept(self) -> None:
-        """Accept connections until the server stops."""
-        while True:
-            try:
-                accepted, _ = await self.loop.sock_accept(self._listener)
-            except OSError as error:  # no descriptor left, or the client has closed
-                _log.debug("http: accept: %s", error)
-                self._drop_oldest()
-                await asyncio.sleep(0.05)
-                continue
-            if self.connections >= self._max_connections:
-                self._drop_oldest()
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-            task = self.loop.create_task(self._connect(accepted))
-            self.open[task] = None
-            task.add_done_callback(partial(self._connected, accepted))
-            await asyncio.sleep(0)  # others come first, also while the queue of connections is full
+    def _listen(self) -> None:
+        if not self._stop.is_set():
+            self.loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        """Accept one connection. The loop calls this again for the next one, so others come in between."""
+        try:
+            accepted, _ = self._listener.accept()
+        except BlockingIOError:  # the client has gone
+            return
+        except OSError as error:  # no descriptor left
+            _log.debug("http: accept: %s", error)
+            self._drop_oldest()
+            self.loop.remove_reader(self._listener)
+            self.loop.call_later(0.05, self._listen)
+            return
+        if self.connections >= self._max_connections:
+            self._drop_oldest()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        task = self.loop.create_task(self._connect(accepted))
+        self.open[task] = None
+        task.add_done_callback(partial(self._connected, accepted))
 
     async def _connect(self, accepted: socket.socket) -> None:
         secure: dict[str, Any] = {}
@@ -345,7 +350,7 @@ def _start(reply: Reply, *, close: bool) -> _Message:
     return {"type": "http.response.start", "status": reply.status, "headers": encoded}
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int) -> socket.socket:
     """Return a listening socket; raises OSError."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, *_, address = found[0]

@@ -1,5 +1,6 @@
 """The server against clients that are slow, silent, many, huge or rude: a scrape always gets its answer."""
 
+import gc
 import gzip
 import http.client
 import resource
@@ -266,6 +267,23 @@ def test_stop_ends_connections_and_threads(serve: Serve) -> None:
             assert client.recv(100) == b""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, timeout=slack(1))
+
+
+def test_a_connection_that_comes_as_the_server_stops_is_closed(serve: Serve) -> None:
+    """Its socket is not left to the garbage collector, which would warn (an error in these tests)."""
+    for _ in range(30):
+        server, connected = serve(), threading.Event()
+
+        def stop(connected: threading.Event = connected, server: HttpServer = server) -> None:
+            connected.wait(5.0)
+            server._stop.set()
+
+        server.loop.call_soon_threadsafe(stop)
+        with ExitStack() as stack:
+            many(server, 3, stack)
+            connected.set()
+            server.stop()
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
