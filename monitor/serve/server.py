@@ -37,7 +37,7 @@ _HEAD_CHUNK = 4096  # bytes that are parsed together: a head may exceed its limi
 _BACKLOG = 256
 _SEND_BUFFER = 256 * 1024  # bytes of an answer that the system holds for a client that does not read
 _DRAIN_SECONDS = 1.0  # to read the rest of a refused body: a connection reset would destroy the answer
-_PROBES = frozenset({"/-/healthy", "/-/ready", "/ready"})
+_QUICK = frozenset({"/metrics", "/-/ready", "/ready"})
 _HEADERS = [
     (b"Server", b"megatron-monitor"),
     (b"X-Content-Type-Options", b"nosniff"),
@@ -151,7 +151,7 @@ class HttpServer:
         self._listener = _bound(host, port)
         self._stop = asyncio.Event()
         self._running = threading.Event()
-        threads = {"page": self.limits.threads, "metrics": 2, "probe": 1}
+        threads = {"page": self.limits.threads, "metrics": 2}
         self._executors = {kind: ThreadPoolExecutor(many, f"http {kind}") for kind, many in threads.items()}
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="http", daemon=True)
         self.loop: asyncio.AbstractEventLoop
@@ -302,11 +302,15 @@ class HttpServer:
         return None
 
     async def _answer(self, connection: _Protocol, request: Request) -> Reply:
-        """Render the answer. Metrics and probes have threads of their own, so that they never wait for pages."""
+        """Render the answer. Metrics and readiness have threads of their own, so that they never wait for pages. Health
+        is answered at once: it reads two clocks, and readiness waits for the loop.
+        """
         if connection.cycle.disconnected:
             raise ConnectionAbortedError
-        kind = "metrics" if request.path == "/metrics" else "probe" if request.path in _PROBES else "page"
-        return await self.loop.run_in_executor(self._executors[kind], self._render, request)
+        if request.path == "/-/healthy":
+            return self._render(request)
+        executor = self._executors["metrics" if request.path in _QUICK else "page"]
+        return await self.loop.run_in_executor(executor, self._render, request)
 
     def _bound_unread(self) -> None:
         """Abort the connections with the longest unread answers until the rest is within the limit."""
