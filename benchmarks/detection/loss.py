@@ -26,7 +26,7 @@ from megatron_monitor.run.state import RunState
 from megatron_monitor.simulate import Scenario, lines
 from megatron_monitor.simulate.lines import StepFigures
 
-KINDS = ("loss_spike", "divergence", "nan_loss", "loss_scale_collapse", "overflow_storm")
+KINDS = ("loss_spike", "divergence", "nan_loss", "overflow_storm")
 SEEDS = {"development": 1_000, "final": 800_000}
 FAULTS: dict[str, tuple[str, dict[str, object]]] = {
     "spike of 15 %": ("loss_spike", {}),

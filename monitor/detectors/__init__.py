@@ -12,7 +12,6 @@ from megatron_monitor.detectors.crash_without_exit import CrashWithoutExit
 from megatron_monitor.detectors.divergence import Divergence
 from megatron_monitor.detectors.hang import Hang
 from megatron_monitor.detectors.launch_blocking import LaunchBlocking
-from megatron_monitor.detectors.loss_scale_collapse import LossScaleCollapse
 from megatron_monitor.detectors.loss_spike import LossSpike
 from megatron_monitor.detectors.memory_pressure import MemoryPressure
 from megatron_monitor.detectors.mixed_log import MixedLog
@@ -29,8 +28,8 @@ RULES: dict[str, type[Rule]] = {
     for rule in (
         Hang, Slowdown,
         LaunchBlocking,  # after Slowdown, because it compares the attempts that Slowdown has measured
-        Crash, CrashWithoutExit, CrashLoop, RestartFailed, LossSpike, Divergence, NanLoss, LossScaleCollapse,
-        OverflowStorm, SourceLost, MixedLog, Configuration, ResumeDiscontinuity, CheckpointFailed, CheckpointOverdue,
+        Crash, CrashWithoutExit, CrashLoop, RestartFailed, LossSpike, Divergence, NanLoss, OverflowStorm,
+        SourceLost, MixedLog, Configuration, ResumeDiscontinuity, CheckpointFailed, CheckpointOverdue,
         MemoryPressure, Straggler,
     )
 }  # fmt: skip

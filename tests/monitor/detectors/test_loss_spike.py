@@ -63,7 +63,7 @@ def test_thirteen_b_spike_takes_five_hundred_iterations_and_is_told() -> None:
     for iteration, loss, scale in ((29050, 7.343709, 8192.0), (29060, 8.715872, 4096.0), (29070, 7.654131, 4096.0)):
         log.feed(fp16(iteration, loss, scale))
     assert log.first("loss_spike") == (29050, "info")
-    assert log.first("loss_scale_collapse") == (29050, "warning")
+    assert log.first("overflow_storm") == (29050, "warning")
     loss = 7.19
     for iteration in range(29080, 29800, 10):
         log.feed(fp16(iteration, loss, 4096.0))
@@ -74,7 +74,7 @@ def test_thirteen_b_spike_takes_five_hundred_iterations_and_is_told() -> None:
     assert "not back" in reported[1].summary
     assert [item.status for item in log.resolved("loss_spike")] == ["resolved"]
     log.say("", 300.0)
-    assert log.resolved("loss_scale_collapse")
+    assert log.resolved("overflow_storm")
 
 
 @pytest.mark.parametrize(
