@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from megatron_monitor.causes import cause_of, failure_of
 from megatron_monitor.detectors import hang, memory_pressure, slowdown
+from megatron_monitor.detectors.base import RANK
 from megatron_monitor.detectors.hang import HangSettings
 from megatron_monitor.detectors.slowdown.messages import normal
 from megatron_monitor.incidents import Incident, IncidentBook, Transition
@@ -15,8 +16,6 @@ from megatron_monitor.run import derived
 from megatron_monitor.run.ending import PLANNED
 from megatron_monitor.run.job import page as job_page
 from megatron_monitor.run.state import RunState
-
-_ORDER = ("critical", "warning", "info")
 
 
 def page_of(view: RunView, settings: HangSettings, runbook_url: str | None = None) -> dict[str, Any]:
@@ -87,7 +86,7 @@ def page_of(view: RunView, settings: HangSettings, runbook_url: str | None = Non
                 "evidence": dict(incident.evidence),
                 **_cause(incident, state.attempt.topology.world_size, runbook_url),
             }
-            for incident in sorted(view.book.open.values(), key=lambda one: _ORDER.index(one.severity))
+            for incident in sorted(view.book.open.values(), key=lambda one: -RANK[one.severity])
         ],
         "watched": state.live,
         "history": [item.to_json() for item in transitions_of(state, view.book)[-20:]],

@@ -1,6 +1,6 @@
 """Readers of logs with the rules of the built-in formats and of the configuration."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import IO, TypeAlias
 
@@ -40,10 +40,15 @@ def _memo(rules: tuple[Rule, ...]) -> Memo:
     return _memos[-1][1]
 
 
-def dated_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
-    """Yield the events of a finished log for replay; every line with a time yields an event."""
+def dated_events(
+    stream: IO[bytes], config: Config, advance: Callable[[float], object] = lambda _: None
+) -> Iterator[LogEvent]:
+    """Yield the events of a finished log for replay; every line with a time yields an event. `advance` is called with
+    the number of bytes after each read.
+    """
     reader = SourceReader(memo=_dated_memo(own_rules(config)))
     while chunk := stream.read(_CHUNK):
+        advance(len(chunk))
         yield from reader.feed(chunk)
     yield from reader.flush()
 

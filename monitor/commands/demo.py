@@ -3,6 +3,7 @@
 import signal
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import click
 
 from megatron_monitor.commands.arguments import fail
 from megatron_monitor.commands.log_lines import start_logging
-from megatron_monitor.commands.progress import Bar, progress_bar
+from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.commands.simulate import scenario_of
 from megatron_monitor.config import load
 from megatron_monitor.daemon import Daemon, StartError
@@ -55,14 +56,14 @@ def demo(fault: str, listen: str, iterations: int) -> None:
             f"page     http://{address}/\nmetrics  http://{address}/metrics\nlog      {log}\n"
             f"A simulated training runs now; the fault {fault} comes half way. Ctrl-C ends it."
         )
-        with progress_bar(iterations, "iterations") as bar:
+        with progress_bar(iterations, "iterations") as advance:
             start_logging(config)  # in here, so that its lines appear above the bar
-            threading.Thread(target=_play, args=(scenario, log, bar), name="training", daemon=True).start()
+            threading.Thread(target=_play, args=(scenario, log, advance), name="training", daemon=True).start()
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: daemon.stop())
             daemon.run()
 
 
-def _play(scenario: Scenario, log: Path, bar: Bar) -> None:
+def _play(scenario: Scenario, log: Path, advance: Callable[[float], object]) -> None:
     with log.open("ab") as stream:
-        write(scenario, stream, speed=1.0, clock=SystemClock(), shown=lambda done: bar.update(completed=done))
+        write(scenario, stream, speed=1.0, clock=SystemClock(), shown=lambda: advance(1))

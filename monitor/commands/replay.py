@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -17,7 +17,7 @@ from megatron_monitor.commands.arguments import (
     spooled,
     with_config,
 )
-from megatron_monitor.commands.progress import Bar, progress_bar
+from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.config import Config
 from megatron_monitor.detectors.base import duration
 from megatron_monitor.identity import named
@@ -51,9 +51,9 @@ def replay(paths: tuple[str, ...], as_json: bool, everything: bool, after: float
         files, problems = files_of(changed(config, runs=config.runs[-len(copies) :]))
         for file in files:
             runs[named(file.path, config.runs).name].append(file.path)
-        with progress_bar(sum(_size(file.path) for file in files)) as bar:
+        with progress_bar(sum(_size(file.path) for file in files)) as advance:
             for name, members in runs.items():
-                sources = {path: _entries(path, config, bar, problems) for path in members}
+                sources = {path: _entries(path, config, advance, problems) for path in members}
                 written = {path: os.stat(path).st_mtime for path in members if os.path.exists(path)}
                 for player, item in played(config, sources, after, written):
                     if isinstance(item, Transition):
@@ -81,10 +81,12 @@ def _size(path: str) -> int:
     return os.path.getsize(path) if os.path.isfile(path) else 0
 
 
-def _entries(path: str, config: Config, bar: Bar, problems: list[str]) -> Iterator[LogEvent]:
+def _entries(
+    path: str, config: Config, advance: Callable[[float], object], problems: list[str]
+) -> Iterator[LogEvent]:
     try:
         with open(path, "rb") as stream:
-            yield from dated_events(bar.reading(stream), config)
+            yield from dated_events(stream, config, advance)
     except OSError as error:
         problems.append(f"{path}: {error.strerror or error}")
 

@@ -16,7 +16,7 @@ from megatron_monitor.commands.arguments import (
     warn,
     with_config,
 )
-from megatron_monitor.commands.progress import tracked
+from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.config import Config
 from megatron_monitor.once import files_of
 from megatron_monitor.reports.benchmark import SORTS, benchmark
@@ -76,10 +76,12 @@ def _rows(config: Config, read: Read, workers: int | None) -> tuple[list[Row], b
     tasks, rows, failed = tasks_of(found, config), list[Row](), bool(missing)
     warn(*missing)
     try:
-        for reading in tracked(read_archive(tasks, read, workers), len(tasks)):
-            rows += reading.rows
-            failed = failed or reading.unreadable
-            warn(*reading.problems)
+        with progress_bar(len(tasks)) as advance:
+            for reading in read_archive(tasks, read, workers):
+                rows += reading.rows
+                failed = failed or reading.unreadable
+                warn(*reading.problems)
+                advance(1)
     except BrokenProcessPool as error:
         raise click.ClickException("a process was killed, perhaps because memory ran out; try --workers 1") from error
     return rows, failed

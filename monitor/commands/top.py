@@ -1,11 +1,10 @@
 """`top`: show all runs of a daemon in a terminal, the most severe incidents first."""
 
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import click
@@ -19,21 +18,17 @@ from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask, without_
 from megatron_monitor.commands.keyboard import keyboard
 from megatron_monitor.commands.tables import fitting, grid, show
 from megatron_monitor.commands.tables import width as terminal_width
+from megatron_monitor.detectors.base import RANK
 from megatron_monitor.scalars import one_line
-from megatron_monitor.serve.formats import DASH, SYMBOLS, Figure, duration, figures, instant, percent
+from megatron_monitor.serve.formats import DASH, SYMBOLS, Figure, duration, figures, percent
 from megatron_monitor.system.clock import SystemClock
 
+TopView = dict[str, Any]
+"""The answer of `/api/v1/runs`."""
 Run = dict[str, Any]
-"""One run in the API's JSON form."""
+"""One run in it."""
 Incident = dict[str, Any]
 _PAGE = 10  # lines
-
-
-class TopView(NamedTuple):
-    """The runs to show, and the time at which they were judged (Unix seconds)."""
-
-    at: float
-    runs: list[Run]
 
 
 @click.command()
@@ -57,7 +52,7 @@ def top(address: str, as_json: bool, once: bool, interval: float) -> None:
             return _watch(address, interval)
         view = _view(address)
         if as_json:
-            print_json({"at": view.at, "runs": in_order(view.runs)})
+            print_json(view)
         else:
             show(screen(view, without_password(address), terminal_width()))
     except DaemonError as error:
@@ -73,10 +68,11 @@ def _watch(address: str, interval: float) -> None:
         while True:
             size = live.console.size
             listed = incidents_of(view)
-            if shown.opened and (incident := shown.among(listed)):
-                content = whole_incident(incident, log, view.at, size.width, size.height, shown, problem)
+            chosen = shown.at(listed)
+            if shown.opened:
+                content = whole_incident(listed[chosen], log, view["at"], size.width, size.height, shown, problem)
             else:
-                content = screen(view, without_password(address), size.width, size.height, problem, shown)
+                content = screen(view, without_password(address), size.width, size.height, problem, chosen)
             live.update(content, refresh=True)
             key = wait_for_key(due - clock.monotonic())
             if key == "quit":
@@ -95,10 +91,9 @@ def _watch(address: str, interval: float) -> None:
 
 def _view(address: str) -> TopView:
     value = ask(address, "/api/v1/runs", "; name the URL of a monitor")
-    try:
-        return TopView(float(value["at"]), [dict(run) for run in value["runs"]])
-    except (KeyError, TypeError) as error:
-        raise DaemonError(f"{without_password(address)} is not a megatron-monitor of this version") from error
+    if not {"at", "summary", "runs"} <= value.keys():
+        raise DaemonError(f"{without_password(address)} is not a megatron-monitor of this version")
+    return value
 
 
 @dataclass
@@ -110,15 +105,10 @@ class Choice:
     first: int = 0
 
     def at(self, listed: Sequence[Incident]) -> int:
-        """Return the index of the chosen incident, of the first one if it is over."""
+        """Return the index of the chosen incident. If it is over, the list is shown again, and its first one chosen."""
         names = [(one["run"], one["incident"]) for one in listed]
+        self.opened = self.opened and self.incident in names
         return names.index(self.incident) if self.incident in names else 0
-
-    def among(self, listed: Sequence[Incident]) -> Incident | None:
-        """Return the chosen incident unless it is over; then the list is shown again."""
-        found = next((one for one in listed if (one["run"], one["incident"]) == self.incident), None)
-        self.opened = found is not None
-        return found
 
     def press(self, key: str, listed: Sequence[Incident]) -> None:
         """Apply a key."""
@@ -136,71 +126,44 @@ _STYLES = {
     "hung": "bold red", "crashed": "bold red", "lost": "yellow", "training": "green", "finished": "green",
     "critical": "bold red", "warning": "yellow", "bad": "bold red", "warn": "yellow",
 }  # fmt: skip
-_RANK = {"critical": 0, "warning": 1, "info": 2}
 _MIN_WIDTH_FOR_NOTES = 104  # columns of the terminal
 _NAME_WIDTH = 12  # columns reserved for a run's name before other columns are chosen
-_LEAST = 3  # lines of an incident: an empty one, its name and the begin of its summary
 _KEYS = "q quit  up/down choose  Enter show"
 _KEYS_OF_INCIDENT = "q quit  up/down scroll  Enter back"
 
 
-def in_order(runs: Iterable[Run]) -> list[Run]:
-    """Sort runs by their most severe incident, then by name."""
-    return sorted(runs, key=lambda run: (min(map(_rank, run["incidents"]), default=3), run["run"]))
-
-
-def _rank(incident: dict[str, Any]) -> int:
-    return _RANK.get(incident["severity"], 3)
-
-
 def incidents_of(view: TopView) -> list[Incident]:
     """Return the open incidents of all runs, the most severe first."""
-    return sorted((item for run in in_order(view.runs) for item in run["incidents"]), key=_rank)
+    found: list[Incident] = [item for run in view["runs"] for item in run["incidents"]]
+    return sorted(found, key=lambda one: -RANK.get(one["severity"], 0))
 
 
 def screen(
-    view: TopView, where: str, width: int, height: int | None = None, problem: str = "", choice: Choice | None = None
+    view: TopView, where: str, width: int, height: int | None = None, problem: str = "", chosen: int = 0
 ) -> RenderableType:
-    """Return the counts of states, the table and the open incidents, cut to `height` lines if that is given.
+    """Return the summary, the table and the open incidents.
 
-    `choice`: the chosen incident is marked, and the last line lists the keys.
+    With a `height`, some runs and incidents may have no room: the `chosen` incident is marked and has room, and the
+    last line lists the keys.
     """
-    runs, incidents = in_order(view.runs), incidents_of(view)
-    states = ", ".join(f"{count} {state}" for state, count in sorted(Counter(run["state"] for run in runs).items()))
-    head = Text(f"{instant(view.at)}  {states or 'no training run seen yet'}  ", style="bold")
-    lines = _wrapped(head.append(one_line(where), style="dim"), width) + _warning(problem, width)
-    shown = [_wrapped(_incident(one, view.at), width) for one in incidents]
-    first, room = 0, len(runs)
+    runs, incidents = view["runs"], incidents_of(view)
+    head = Text(f"{view['summary']}  ", style="bold").append(one_line(where), style="dim")
+    lines, keys = _wrapped(head, width) + _warning(problem, width), list[Text]()
+    shown = [_wrapped(_incident(one, view["at"]), width) for one in incidents]
+    below, room = list(chain(*shown)), len(runs)
     if height is not None:
-        whole = shown
-        for counts in range(3):  # lines that count what is hidden
-            free = height - len(lines) - 1 - bool(choice) - counts
-            room = min(len(runs), max(1, free // 2, free - sum(map(len, whole))))
-            first, shown = _fitting(whole, free - room, choice.at(incidents) if choice else 0)
-            room = min(len(runs), max(1, free - sum(map(len, shown))))
-            if (room < len(runs)) + (len(shown) < len(whole)) <= counts:
-                break
-    if choice and shown:
-        shown[choice.at(incidents) - first][1].stylize("reverse")
-    hidden = ((len(runs) - room, "runs"), (len(incidents) - len(shown), "incidents"))
-    more = [Text(f"and {count} {things} more", style="dim") for count, things in hidden if count > 0]
-    keys = [Text(_KEYS, style="dim", no_wrap=True)] if choice else []
-    return Group(*lines, *([_table(runs[:room], view.at, width)] if runs else []), *chain(*shown), *more, *keys)
-
-
-def _fitting(shown: Sequence[list[Text]], room: int, chosen: int) -> tuple[int, list[list[Text]]]:
-    """Return the incidents that fit, the chosen one among them, and the index of the first."""
-    first = chosen
-    while first and sum(map(len, shown[first - 1 : chosen + 1])) <= room:
-        first -= 1
-    kept: list[list[Text]] = []
-    while room >= _LEAST and first + len(kept) < len(shown):
-        lines = shown[first + len(kept)]
-        kept.append(lines[:room])
-        if len(lines) > room:
-            kept[-1][-1] = Text(f"{lines[room - 1].plain[:-1]}…")
-        room -= len(lines)
-    return first, kept
+        free = height - len(lines) - 2
+        room = min(room, max(1, free // 2, free - len(below)))
+        free = max(0, free - room - (room < len(runs)))
+        if incidents:
+            shown[chosen][1].stylize("reverse")
+            begin = sum(map(len, shown[:chosen]))
+            first = min(begin, max(0, begin + len(shown[chosen]) - free))
+            below = below[first : first + free]
+        place = f"  incident {chosen + 1} of {len(incidents)}" if incidents else ""
+        keys = [Text(f"{_KEYS}{place}", style="dim", no_wrap=True)]
+    more = [Text(f"and {len(runs) - room} runs more", style="dim")] if room < len(runs) else []
+    return Group(*lines, *([_table(runs[:room], view["at"], width)] if runs else []), *more, *below, *keys)
 
 
 def _wrapped(text: Text, width: int) -> list[Text]:

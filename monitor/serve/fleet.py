@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlencode
 
+from megatron_monitor.detectors.base import RANK
 from megatron_monitor.serve.formats import FLEET, LABELS, SYMBOLS
 from megatron_monitor.serve.settings import KINDS
 from megatron_monitor.snapshot import RunSnapshot
@@ -15,7 +16,6 @@ _MAX_ENDED_SHOWN = 3  # more ended runs than this are folded
 _RECENT_SECONDS = 86400.0  # a run that died is sorted to the top for so long after its last progress
 _DEAD = ("crashed", "lost")
 _RANK_OVER = 4
-_SEVERITIES = ("info", "warning", "critical")
 
 
 def worst_first(runs: Iterable[RunSnapshot], now: float) -> list[RunSnapshot]:
@@ -105,7 +105,7 @@ def _value(page: dict[str, Any], key: str) -> Any:
     if key in ("run", "state"):
         return page[key]
     if key == "incidents":
-        return max((_SEVERITIES.index(item["severity"]) for item in page["incidents"]), default=-1)
+        return max((RANK[item["severity"]] for item in page["incidents"]), default=-1)
     value = page.get("slowdown_ratio" if key == "over_normal" else key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None

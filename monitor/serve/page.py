@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from megatron_monitor import __version__
 from megatron_monitor.causes import cost_gpu_hours
+from megatron_monitor.detectors.base import RANK
 from megatron_monitor.metrics import CATALOGUE
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.serve.fleet import Choice
@@ -43,7 +44,6 @@ _FACTS = (
 _MAX_LAG = 5.0  # seconds behind the logs before the page warns
 _SHOWN_APART = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node")
 """Evidence that an incident shows outside its list of facts."""
-_SEVERITY = {"critical": 0, "warning": 1, "info": 2}
 _CONTROL_CHARACTERS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
 """Characters that command a terminal, where pages are read, too; they are replaced."""
 _MAX_UNFOLDED = 5  # incidents; the others and those of severity info are folded
@@ -193,7 +193,7 @@ def live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
     evidence = incident.get("evidence", {})
     return {
         **incident, "path": run_path(incident["run"]), "age": _age(incident, now),
-        "order": (_SEVERITY.get(incident["severity"], 3), -(_cost(incident, now) or 0.0), incident["since"]),
+        "order": (-RANK[incident["severity"]], -(_cost(incident, now) or 0.0), incident["since"]),
         "lasted": duration(now - incident["since"]), "said": _summary_without_advice(incident),
         "place": _place(incident, now),
         "facts": facts(evidence, [name for name in evidence if name not in _SHOWN_APART]),

@@ -359,10 +359,10 @@ def _restart(scenario: Scenario, run: _Run, fault: Fault, truth: dict[str, Any])
 
 def write(
     scenario: Scenario, stream: IO[bytes], speed: float | None = None, clock: Clock | None = None,
-    shown: Callable[[int], None] = lambda _: None,
+    shown: Callable[[], object] = lambda: None,
 ) -> None:  # fmt: skip
     """Write the log to `stream`. With `speed`, each text at its time divided by it, flushed; else at once. `shown` is
-    called with the number of each iteration.
+    called after each iteration.
 
     A `buffered` fault holds texts back and writes them in bursts, as a launcher's buffer does.
     """
@@ -378,7 +378,7 @@ def write(
             clock.sleep(began + due / speed - clock.monotonic())
         stream.write(emission.text.encode())
         if emission.truth is not None and "iteration" in emission.truth:
-            shown(emission.truth["iteration"])
+            shown()
         if speed is not None:
             stream.flush()
     stream.flush()

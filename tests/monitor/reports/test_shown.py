@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from megatron_monitor.commands.progress import tracked
+from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.commands.report import show_on_terminal
 from megatron_monitor.commands.tables import fitting
 from megatron_monitor.reports.benchmark import benchmark
@@ -77,6 +77,7 @@ def test_long_work_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal alone, and no trace of it at the end."""
     for error, reported in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", error)
-        assert list(tracked(range(4), 4)) == [0, 1, 2, 3]
+        with progress_bar(4) as advance:
+            advance(4)
         assert ("100%" in error.getvalue()) == reported
         assert error.getvalue().endswith("\x1b[2K") == reported
