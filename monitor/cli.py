@@ -88,17 +88,9 @@ def command(name: str) -> click.Command:
     name = name.replace("-", "_")
     loaded = getattr(import_module(f"megatron_monitor.commands.{name}"), name)
     assert isinstance(loaded, click.Command)
-    _keep_examples(loaded)
     status = f"{_EXIT_STATUS}{_MORE_STATUS.get(name, '')}."
     loaded.epilog = f"{loaded.epilog}\n\n{status}" if loaded.epilog else status
     return loaded
-
-
-def _keep_examples(command: click.Command) -> None:
-    """Put click's mark of an unwrapped paragraph where a raw docstring spells it out."""
-    command.help = command.help.replace("\\b\n", "\b\n") if command.help else None
-    for child in filter(None, getattr(command, "commands", {}).values()):
-        _keep_examples(child)
 
 
 @click.group(
@@ -108,7 +100,7 @@ def _keep_examples(command: click.Command) -> None:
 )
 @click.version_option(__version__, prog_name="megatron-monitor")
 def main() -> None:
-    r"""Tail training logs, detect hangs, slowdowns and crashes, export Prometheus metrics.
+    """Tail training logs, detect hangs, slowdowns and crashes, export Prometheus metrics.
 
     \b
     Start here:
@@ -118,6 +110,3 @@ def main() -> None:
     """
     gc.set_threshold(*GARBAGE)
     atexit.register(gc.freeze)  # skips the last collections: a fifth of a short run
-
-
-_keep_examples(main)

@@ -1,13 +1,11 @@
 """Reads data files beside the code: TOML tables, and the YAML files that describe the lines of formats."""
 
 import tomllib
+from importlib import resources
 from pkgutil import get_data
 from typing import Any
 
-import msgspec
-
-BUILT = "built.json"
-"""In a wheel, the contents of a package's YAML files by name, written by setup.py. A checkout has no such file."""
+import yaml
 
 
 def table_in(package: str, name: str) -> dict[str, Any]:
@@ -17,21 +15,8 @@ def table_in(package: str, name: str) -> dict[str, Any]:
     return tomllib.loads(data.decode())
 
 
-def documents_in(package: str) -> bytes:
-    """Return the contents of a package's YAML files as one JSON object, by name without `.yaml`."""
-    try:
-        data = get_data(package, BUILT)
-    except FileNotFoundError:
-        return msgspec.json.encode(_read(package))
-    assert data is not None
-    return data
-
-
-def _read(package: str) -> dict[str, Any]:
-    from importlib import resources  # an installed program needs neither: 25 ms of its start
-
-    import yaml
-
+def documents_in(package: str) -> dict[str, Any]:
+    """Return the contents of a package's YAML files, by name without `.yaml`."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     files = sorted(resources.files(package).iterdir(), key=lambda file: file.name)
     texts = {file.name.removesuffix(".yaml"): file.read_bytes() for file in files if file.name.endswith(".yaml")}

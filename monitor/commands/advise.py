@@ -30,7 +30,7 @@ _FIELDS = ("advice", "reason", "exclude", "since", "checkpoint", "same_cause_bef
 )
 @json_option
 def advise(run: str, address: str, ended: bool, patience: float, fields: tuple[str, ...], as_json: bool) -> None:
-    r"""Ask what to do with RUN: wait, restart it, stop it, or none.
+    """Ask what to do with RUN: wait, restart it, stop it, or none.
 
     The answer names the reason, the nodes to exclude, lines of the log, the checkpoint to resume from, and how often
     the same cause occurred before. The command only asks; it changes nothing.

@@ -10,7 +10,7 @@ _SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    r"""Print the script that completes commands and options in SHELL. Bash must be 4.4 or later.
+    """Print the script that completes commands and options in SHELL. Bash must be 4.4 or later.
 
     \b
     Examples:

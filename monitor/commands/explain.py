@@ -19,7 +19,7 @@ from megatron_monitor.run.restarts import printed_job
 @click.argument("line", nargs=-1)
 @with_config
 def explain(line: tuple[str, ...], given: ConfigOptions) -> None:
-    r"""Show how LINE is read (standard input, line by line, if no LINE is given).
+    """Show how LINE is read (standard input, line by line, if no LINE is given).
 
     \b
     Example:

@@ -32,7 +32,7 @@ def _address(_: click.Context, __: click.Parameter, url: str) -> str:
 )
 @click.option("--force", is_flag=True, help="Overwrite files that differ.")
 def export(directory: Path, grafana: str, runbook: str, force: bool) -> None:
-    r"""Write the configuration, dashboards, rules and manifests of the installed package into DIR.
+    """Write the configuration, dashboards, rules and manifests of the installed package into DIR.
 
     Rules, dashboards and the chart's values contain the addresses of --grafana and --runbook. If a file in DIR differs
     from the package's, the file is named and nothing is written.

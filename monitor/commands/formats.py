@@ -10,7 +10,7 @@ from megatron_monitor.parsers.declared.schema import built_in
 @click.command()
 @click.argument("name", required=False)
 def formats(name: str | None) -> None:
-    r"""List the built-in line formats, or print the file of format NAME.
+    """List the built-in line formats, or print the file of format NAME.
 
     \b
     Example:

@@ -36,7 +36,7 @@ def forward(
     heartbeat: float, user: str | None, password_file: Path | None,
     token_file: Path | None, state: Path | None,
 ) -> None:  # fmt: skip
-    r"""Follow logs as `run` does and push each line exactly once to a receiver, across restarts of either side.
+    """Follow logs as `run` does and push each line exactly once to a receiver, across restarts of either side.
 
     The run of a line is `--label run=NAME`; without it, the path names the run, as in `run`.
 

@@ -11,7 +11,7 @@ from megatron_monitor.system.clock import SystemClock
 @click.option("--test", "name", required=True, metavar="NAME", help="The notifier's `name:` in the configuration.")
 @with_config
 def notify(name: str, given: ConfigOptions) -> None:
-    r"""Send one test message to a notifier and print the answer. It fails unless the receiver accepts it.
+    """Send one test message to a notifier and print the answer. It fails unless the receiver accepts it.
 
     The severity of the message is the notifier's `minimum_severity`.
 

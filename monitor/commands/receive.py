@@ -8,7 +8,7 @@ from megatron_monitor.commands.arguments import ConfigOptions, fail, with_config
 @click.command()
 @with_config
 def receive(given: ConfigOptions) -> None:
-    r"""Write logs that agents push (Loki, OTLP/HTTP) to files, which `run` with the same configuration follows.
+    """Write logs that agents push (Loki, OTLP/HTTP) to files, which `run` with the same configuration follows.
 
     \b
     Examples:

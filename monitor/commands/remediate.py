@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 )  # fmt: skip
 @click.option("--listen", default="127.0.0.1:9845", show_default=True, help="Address of /metrics and /-/healthy.")
 def remediate(given: ConfigOptions, address: str, listen: str) -> None:
-    r"""Carry out the `remediations:` of the configuration: dump stacks, cancel, requeue, resubmit, drain.
+    """Carry out the `remediations:` of the configuration: dump stacks, cancel, requeue, resubmit, drain.
 
     Give it the same configuration file as the daemon, which it polls for advice. It acts with the rights of its own
     user and records each action in the directory `STATE_DIR-remediator`; the daemon shows these records.

@@ -81,9 +81,7 @@ def _size(path: str) -> int:
     return os.path.getsize(path) if os.path.isfile(path) else 0
 
 
-def _entries(
-    path: str, config: Config, advance: Callable[[float], object], problems: list[str]
-) -> Iterator[LogEvent]:
+def _entries(path: str, config: Config, advance: Callable[[float], object], problems: list[str]) -> Iterator[LogEvent]:
     try:
         with open(path, "rb") as stream:
             yield from dated_events(stream, config, advance)

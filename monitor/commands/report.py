@@ -43,7 +43,7 @@ def report(
     paths: tuple[str, ...], form: str, as_json: bool, sort: str, baseline: str | None,
     iterations: int | None, tokens: float | None, workers: int | None, given: ConfigOptions,
 ) -> None:  # fmt: skip
-    r"""Make the benchmark table of PATH: one row a run, medians over steady iterations.
+    """Make the benchmark table of PATH: one row a run, medians over steady iterations.
 
     PATH may be files, directories, globs, or - for standard input. A run's name is its file's.
 

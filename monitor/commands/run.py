@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 @click.option("--name", help="Follow all PATHs as one run of this name.")
 @click.option("--once", is_flag=True, help="Read the logs to the end, print the metrics, exit.")
 def run(paths: tuple[str, ...], given: ConfigOptions, listen: str | None, name: str | None, once: bool) -> None:
-    r"""Follow training logs, judge the runs, serve the metrics and the page. `-` is standard input.
+    """Follow training logs, judge the runs, serve the metrics and the page. `-` is standard input.
 
     \b
     Examples:

@@ -25,7 +25,7 @@ def simulate(
     kinds: tuple[str, ...], format_name: str, iterations: int, seconds_per_iteration: float | None, timers: bool,
     seed: int, speed: float | None, output: BinaryIO,
 ) -> None:  # fmt: skip
-    r"""Write a synthetic training log, at once or (with --speed) live, to drill alert routes and to test.
+    """Write a synthetic training log, at once or (with --speed) live, to drill alert routes and to test.
 
     \b
     Examples:

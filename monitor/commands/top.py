@@ -37,7 +37,7 @@ _PAGE = 10  # lines
 @click.option("--once", is_flag=True, help="Show once and exit; the default without a terminal.")
 @click.option("--interval", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between updates.")
 def top(address: str, as_json: bool, once: bool, interval: float) -> None:
-    r"""Show all runs of a monitor in the terminal, the most severe incidents first.
+    """Show all runs of a monitor in the terminal, the most severe incidents first.
 
     Up and down choose an incident, Enter shows all of it with the log around its line, q quits.
 

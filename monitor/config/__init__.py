@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from megatron_monitor.config.decode import decode
-from megatron_monitor.config.document import ConfigError, ConfigProblem, Document
+from megatron_monitor.config.document import ConfigError, ConfigProblem
 from megatron_monitor.config.schema import Config, TlsServer, Watch, Web
+from megatron_monitor.config.yaml_text import override, read_yaml
 from megatron_monitor.scalars import compiled, host_and_port
 
 __all__ = [
@@ -49,20 +50,15 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
     Raises ConfigError with every problem, in the file's order, overrides last.
     """
     name, base = (str(source), str(source.parent)) if isinstance(source, Path) else (None, "")
-    text, settings = _text(source) if isinstance(source, Path) else source, list(overrides)
-    document = Document()
-    if text or settings:
-        from megatron_monitor.config.yaml_text import override, read_yaml  # PyYAML takes a tenth of a start
-
-        document = read_yaml(text)
-        for setting in settings:
-            override(document, setting)
+    text = _text(source) if isinstance(source, Path) else source
+    document = read_yaml(text)
+    for setting in overrides:
+        override(document, setting)
     document.base = base
     empty = document.value is None and not document.problems
     config = default_config() if empty else decode(document, Config)
     if config is None:
-        problems = sorted(document.problems, key=lambda one: (one.line is None, one.line or 0, one.column or 0))
-        raise ConfigError(problems, name)
+        raise ConfigError(sorted(document.problems, key=lambda one: (one.line is None, one.line or 0)), name)
     return config
 
 

@@ -17,6 +17,7 @@ A class may have `problems()`, which yields (key, message) for a wrong combinati
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
@@ -62,7 +63,12 @@ def _scalar(document: Document, info: inspect.Type, raw: Any, path: Path, extra:
         value = _read(info, raw, extra)
     except ValueError as error:
         got = "" if extra.get("secret") else f", got {_shown(raw)}"
-        document.problem(path, f"{error}{got}", "put it in quotes" if _lacks_quotes(info, raw, extra) else None)
+        hint = None
+        if isinstance(info, inspect.StrType) and not isinstance(raw, str | list | dict | None):
+            with suppress(ValueError):  # a number, a date or a boolean that would be valid as text
+                _read(info, str(raw), extra)
+                hint = "put it in quotes"
+        document.problem(path, f"{error}{got}", hint)
         return _INVALID
     try:
         return extra["resolve"](value, document.base) if "resolve" in extra else value
@@ -78,17 +84,6 @@ def _read(info: inspect.Type, raw: Any, extra: dict[str, Any]) -> Any:
     if not _fits(info, raw):
         raise ValueError(f"expected {extra.get('description') or _expected(info)}")
     return float(raw) if isinstance(info, inspect.FloatType) else raw
-
-
-def _lacks_quotes(info: inspect.Type, raw: Any, extra: dict[str, Any]) -> bool:
-    """Return True for a number, a date or a boolean that would be valid as text."""
-    if not isinstance(info, inspect.StrType) or raw is None or isinstance(raw, str | list | dict):
-        return False
-    try:
-        _read(info, str(raw), extra)
-    except ValueError:
-        return False
-    return True
 
 
 def _fits(info: inspect.Type, raw: Any) -> bool:

@@ -13,18 +13,14 @@ Path = tuple[str | int, ...]
 
 
 class ConfigProblem(Struct, frozen=True):
-    """One mistake. `line` and `column` count from 1; None for a value of `--set`."""
+    """One mistake. `line` counts from 1; None for a value of `--set`."""
 
     path: str
     message: str
-    suggestion: str | None = None
     line: int | None = None
-    column: int | None = None
 
     def __str__(self) -> str:
-        place = self.path or (f"line {self.line}, column {self.column}" if self.line else "")
-        text = f"{place}: {self.message}" if place else self.message
-        return f"{text} ({self.suggestion})" if self.suggestion else text
+        return f"{self.path}: {self.message}" if self.path else self.message
 
 
 class ConfigError(Exception):
@@ -49,24 +45,17 @@ def dotted(path: Path) -> str:
 
 
 class Document(Struct):
-    """The content of a YAML text (`value`), line and column of each path (`places`), and the problems found so far."""
+    """The content of a YAML text (`value`), the line of each path, and the problems found so far."""
 
     value: Any = None
-    places: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    lines: dict[Path, int | None] = field(default_factory=dict)
+    """None: set by `--set`."""
     problems: list[ConfigProblem] = field(default_factory=list)
-    overridden: list[Path] = field(default_factory=list)
-    """Paths set by `--set`: they have no line in the text."""
     base: str = ""
     """Directory at which relative paths start. Empty: the working directory."""
 
     def problem(self, path: Path, message: str, suggestion: str | None = None) -> None:
-        """Add a problem at `path`, with the place of the nearest enclosing value that has a place."""
-        line, column = self._place(path)
-        self.problems.append(ConfigProblem(dotted(path), message, suggestion, line, column))
-
-    def _place(self, path: Path) -> tuple[int, int] | tuple[None, None]:
-        below = path not in self.places and any(given[: len(path)] == path for given in self.overridden)
-        if below or any(path[: len(given)] == given for given in self.overridden):
-            return None, None
+        """Add a problem at `path`, with the line of the nearest enclosing value that has one."""
         above = (path[:length] for length in range(len(path), -1, -1))
-        return next((self.places[place] for place in above if place in self.places), (None, None))
+        line = next((self.lines[place] for place in above if place in self.lines), None)
+        self.problems.append(ConfigProblem(dotted(path), f"{message} ({suggestion})" if suggestion else message, line))

@@ -7,6 +7,8 @@ Time and memory are bounded for any content.
 from pathlib import Path
 
 from megatron_monitor.config.decode import decode
+from megatron_monitor.config.document import ConfigError
+from megatron_monitor.config.yaml_text import read_yaml
 from megatron_monitor.parsers.declared.schema import Format
 from megatron_monitor.parsers.registry import rules_with
 from megatron_monitor.parsers.samples import differences
@@ -21,8 +23,6 @@ class FormatError(ValueError):
 
 def format_at(name: str, base: str) -> Format:
     """Return the format of a file below the directory `base`, after a test on its samples. Raises FormatError."""
-    from megatron_monitor.config.yaml_text import read_yaml  # PyYAML takes a tenth of a start
-
     path = Path(base) / name
     data = _read(path)
     try:
@@ -38,10 +38,9 @@ def format_at(name: str, base: str) -> Format:
         for index, difference in differences(found, rules_with((found,))):
             document.problem(("samples", index), difference)
     if found is None or document.problems:
-        problems = document.problems[:_MAX_PROBLEMS]
-        shown = [f"{path}:{f'{problem.line}:' if problem.line else ''} {problem}" for problem in problems]
+        shown = str(ConfigError(document.problems[:_MAX_PROBLEMS], str(path))).splitlines()
         more = len(document.problems) - len(shown)
-        raise FormatError("; ".join([*shown, *([f"and {more} more"] if more else [])]))
+        raise FormatError("; ".join([*shown, *([f"and {more} more"] if more > 0 else [])]))
     return found
 
 

@@ -26,12 +26,12 @@ def read_yaml(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = error.problem or error.context or "not valid YAML"
-        line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
-        document.problems.append(ConfigProblem("", message, None, line, column))
+        line = mark.line + 1 if mark else None
+        place = f"line {line}, column {mark.column + 1}" if mark else ""
+        document.problems.append(ConfigProblem(place, message, line))
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        column = error.position - text.rfind("\n", 0, error.position)
-        document.problems.append(ConfigProblem("", "a character that YAML does not allow", None, line, column))
+        document.problems.append(ConfigProblem(f"line {line}", "a character that YAML does not allow", line))
     except RecursionError:  # raised by PyYAML's composer before the depth is counted
         document.problems.append(ConfigProblem("", f"nested more than {MAX_DEPTH} deep"))
     return document
@@ -56,7 +56,10 @@ def override(document: Document, setting: str) -> None:
         document.problems.append(ConfigProblem(dotted((key,)), "the value above this key is not a mapping"))
         return
     inside[last] = read.value
-    document.overridden.append((*above, last))
+    path: Path = (*above, last)
+    document.lines = {known: line for known, line in document.lines.items() if known[: len(path)] != path}
+    for length in range(len(path) + 1):
+        document.lines.setdefault(path[:length], None)
 
 
 class _Reader:
@@ -72,7 +75,7 @@ class _Reader:
         if self._values > MAX_VALUES:
             problem = f"more than {MAX_VALUES} values after its aliases are expanded"
             raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
-        self._document.places.setdefault(path, (node.start_mark.line + 1, node.start_mark.column + 1))
+        self._document.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -90,10 +93,10 @@ class _Reader:
             # The key is the text as written, also for `on:` and `2340723:`.
             if not isinstance(key_node, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError(None, None, "a key must be plain text", key_node.start_mark)
-            key, mark = key_node.value, key_node.start_mark
-            first = self._document.places.get((*path, key))
-            self._document.places[*path, key] = (mark.line + 1, mark.column + 1)
-            if key in mapping and first is not None:
-                self._document.problem((*path, key), f"duplicate key, first on line {first[0]}")
+            key = key_node.value
+            first = self._document.lines.get((*path, key))
+            self._document.lines[*path, key] = key_node.start_mark.line + 1
+            if key in mapping:
+                self._document.problem((*path, key), f"duplicate key, first on line {first}")
             mapping[key] = self.value(value_node, (*path, key))
         return mapping

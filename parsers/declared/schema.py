@@ -275,5 +275,5 @@ def _problems_of_fields(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 @cache
 def built_in() -> tuple[Format, ...]:
     """Return all built-in formats in the order of their names."""
-    files = msgspec.json.decode(documents_in("megatron_monitor.parsers.formats"), type=dict[str, Format])
+    files = msgspec.convert(documents_in("megatron_monitor.parsers.formats"), dict[str, Format])
     return tuple(files[name] for name in sorted(files))

@@ -142,12 +142,12 @@ def test_error_names_the_file_and_the_line() -> None:
 
 
 def test_problems_have_structure() -> None:
-    """Place, message and suggestion of a problem can be read apart."""
+    """Place and message of a problem can be read apart."""
     with pytest.raises(ConfigError) as caught:
         load("detectors:\n  hang:\n    factr: 1\n")
     (problem,) = caught.value.errors
-    assert (problem.path, problem.message) == ("detectors.hang.factr", "unknown key")
-    assert (problem.suggestion, problem.line, problem.column) == ('did you mean "factor"?', 3, 5)
+    assert (problem.path, problem.line) == ("detectors.hang.factr", 3)
+    assert problem.message == 'unknown key (did you mean "factor"?)'
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_problems_have_structure() -> None:
     [
         (None, "c.yaml: No such file or directory"),
         (b"listen: \xff\n", "not UTF-8 text, from byte 8"),
-        (b"log_level: info\nlisten: a\x00b\n", "line 2, column 10: a character that YAML does not allow"),
+        (b"log_level: info\nlisten: a\x00b\n", "line 2: a character that YAML does not allow"),
     ],
 )
 def test_a_file_that_is_no_text(tmp_path: Path, data: bytes | None, problem: str) -> None:
