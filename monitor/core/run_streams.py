@@ -68,7 +68,7 @@ def beyond(source: Source, due: Due) -> Due:
         source.ends += [(entry, at) for entry in ends]
         if kept:
             found.append((kept, at))
-    if replica.leads:
+    if stream.leads:
         source.member.copy_of = ""
     return found
 

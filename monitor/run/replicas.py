@@ -29,7 +29,7 @@ def step_of(event: Event) -> tuple[str, float] | None:
         return event.kind, event.iteration
     if isinstance(event, events.EngineStepLogged):
         return f"{event.kind} {event.form}", event.step  # the timer's line of a step follows the step's own
-    if isinstance(event, events.TrainerLogged):
+    if isinstance(event, events.TrainerLogged) and event.eval_loss is None:
         number = event.step if event.step is not None else event.epoch
         return None if number is None else (event.kind, number)
     return None
@@ -52,6 +52,7 @@ def join(state: RunState, source: str, other: str, *, live: bool) -> None:
         mine.replica_attempt = number
     elif not mine.is_replica:
         mine.replica_attempt = its.first_attempt
+    mine.leads = False
     mine.reported.clear()
     if its.replica_attempt == number:
         copies.note_furthest(its.reported, number)
@@ -65,8 +66,6 @@ class ReplicaAttempts:
         self._live, self._copies = live, copies
         self.stepped = False
         """True: it has reported a step, so earlier lines do not show its end."""
-        self.leads = False
-        """True: it has reported a step before all other streams."""
         if stream.reported:
             stream.replica_attempt = min(stream.replica_attempt, self._number)
         stream.joins_attempt = False
@@ -97,6 +96,7 @@ class ReplicaAttempts:
         kind = mark.kind if mark is not None else ""
         if _begins_attempt(stream, kind, step):
             stream.replica_attempt += 1
+            stream.leads = False
             stream.reported.clear()
             stream.marks.clear()
         if stream.replica_attempt == number and not stream.reported:
@@ -106,15 +106,16 @@ class ReplicaAttempts:
         if kind:
             stream.marks.add(kind)
         if step is None:
-            return stream.replica_attempt > number or self._adds(event)
+            return stream.replica_attempt > number or stream.leads or self._adds(event)
         stream.reported[step[0]] = step[1]
+        stream.leads = False
         if stream.replica_attempt > number:  # the first stream of that attempt
             self._seen.note_furthest(stream.reported, stream.replica_attempt)
             return True
         known = self._seen.furthest if self._seen.furthest_attempt == number else {}
         if step[1] <= known.get(step[0], float("-inf")) or (stream.replica_attempt < number and not self._live):
             return False
-        stream.replica_attempt, self.leads, self._copies = number, True, False
+        stream.replica_attempt, stream.leads, self._copies = number, True, False
         self._seen.note_furthest({step[0]: step[1]}, number)
         return True
 

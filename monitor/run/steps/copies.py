@@ -40,6 +40,8 @@ class StreamPosition(Struct, omit_defaults=True):
     """Kind of line -> the last step that it reported in `replica_attempt`."""
     marks: set[str] = field(default_factory=set)
     """The set-up lines that it reported before those steps."""
+    leads: bool = False
+    """As a replica, it has reported its last step before all other streams: what follows is not known from them."""
     set_up_again: bool = False
     """It has reported a set-up after steps of other streams."""
     joins_attempt: bool = False
