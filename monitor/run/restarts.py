@@ -3,6 +3,7 @@
 attempts.py decides where an attempt begins.
 """
 
+import math
 import zlib
 from typing import Final
 
@@ -214,12 +215,23 @@ def first_of_attempt(state: RunState, iteration: int, *, first: bool) -> None:
         _count_lost(state, iteration)
 
 
-def _count_lost(state: RunState, iteration: int) -> None:
-    """Count the work lost with the attempt before, if the present one continues with `iteration`."""
+def extend_attempt(state: RunState, iterations: int) -> None:
+    """Note that the attempt began so many iterations before the first one that it reported."""
+    first = (state.attempt.first_iteration or 0) - iterations
+    if state.attempt.number:
+        _count_lost(state, first, first + iterations)
+    else:
+        state.first_iteration = first
+
+
+def _count_lost(state: RunState, iteration: int, until: float = math.inf) -> None:
+    """Count the work lost with the attempt before, if the present one continues with `iteration`, but not what it
+    repeats from `until` on.
+    """
     before = next((end for end in reversed(state.ends) if end.last_iteration is not None), None)
     if before is None or before.last_iteration is None or _finished(before):
         return
-    lost = before.last_iteration + 1 - iteration  # earlier restarts have already counted the rest
+    lost = int(min(before.last_iteration + 1, until)) - iteration  # earlier restarts have already counted the rest
     if lost > 0:
         seconds = lost * (state.last_baseline or state.attempt.latest.seconds_per_iteration or 0.0)
         cause = state.ends[-1].failure

@@ -90,6 +90,8 @@ class Attempt:
     seconds: float = 0.0
     """Duration of these iterations."""
     first_iteration_seconds: float | None = None
+    begun: tuple[int, float] | None = None
+    """(iterations, seconds) since the begin of the bar that reported its first iteration, until a pace is measured."""
     mixed: bool = False
     """True: another training writes into the same log at the same time."""
     others: int = 0

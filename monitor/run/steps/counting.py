@@ -9,7 +9,7 @@ from megatron_monitor.run.attempts import is_amid_set_up
 from megatron_monitor.run.evidence import pass_by
 from megatron_monitor.run.phases import Phase
 from megatron_monitor.run.records import EventContext, plus
-from megatron_monitor.run.restarts import add_seconds, first_of_attempt
+from megatron_monitor.run.restarts import add_seconds, extend_attempt, first_of_attempt
 from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.timing import net_time
@@ -33,6 +33,8 @@ class StepReport(Struct, gc=False):
     """How many iterations the seconds were measured over; None if they are printed."""
     passed: float | None = None
     """Seconds since the report before, if `seconds` are not those of all iterations since then."""
+    begun: tuple[int, float] | None = None
+    """What a progress bar states: (iterations since it began, seconds since then)."""
 
 
 def count_step(state: RunState, report: StepReport) -> Phase:
@@ -46,6 +48,7 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     delta = _interval(state, iteration)
     if first:
         attempt.first_iteration, attempt.first_iteration_seconds = iteration, report.seconds
+        attempt.begun = report.begun if attempt.loaded is None else None
         attempt.mixed = is_amid_set_up(state, iteration)
     elif delta != attempt.log_interval:
         _note_interval(state, iteration, delta)
@@ -62,6 +65,8 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     if report.seconds is not None:
         attempt.latest.seconds_per_iteration = report.seconds
         record_seconds(state, report, report.steps or delta, first=first)
+    if attempt.begun is not None and report.steps is not None and not first:
+        _count_before(state, *attempt.begun, report.seconds or 0.0)
     if attempt.timers.own:
         attempt.timers.settle(iteration, attempt.step_seconds)
     if report.context.live:
@@ -74,6 +79,24 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     attempt.evaluation_due = attempt.evaluation_due or phase == "evaluating"
     attempt.silent_work = _silent_work(state, iteration) if phase == "training" else None
     return phase
+
+
+def _count_before(state: RunState, steps: int, elapsed: float, seconds: float) -> None:
+    """Count the iterations before the first drawn frame of a bar, now that the `seconds` of one are measured.
+
+    A bar states a position. The attempt has done these `steps` if the time since the bar began is enough for half of
+    them (bars print whole seconds). Otherwise they were passed over, as HF Trainer does after a checkpoint.
+    """
+    attempt = state.attempt
+    attempt.begun = None
+    known = attempt.iterations - ((attempt.last_iteration or 0) - (attempt.first_iteration or 0))
+    if not 0 < known < steps or (elapsed + 1.0) < 0.5 * steps * seconds:
+        return
+    attempt.iterations += steps - known
+    state.iterations_total = plus(state.iterations_total, steps - known)
+    attempt.first_iteration_seconds = None  # a mean of many iterations does not measure the first one
+    add_seconds(state, elapsed * (steps - known) / steps)
+    extend_attempt(state, steps - known)
 
 
 def _leave_evaluation(state: RunState, report: StepReport) -> None:

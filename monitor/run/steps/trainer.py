@@ -25,6 +25,7 @@ _OF_TRAINING = ("", "train", "training")
 _INFERRED = 120.0  # seconds after which a bar without a heading counts as a training's
 _MIN_STEP_SECONDS = 0.2  # minimum seconds per step of a training: reading and tokenising are faster
 _DRAWINGS, _BARS = 64, 8  # remembered drawings of a possible training's bar, and such bars
+_EXPLAINED = 0.98  # share of a bar's position that its rate explains if it began at 0: rates have two decimals
 _SETUP_PHASES: frozenset[Phase] = frozenset({"starting", "loading", "first_iteration"})
 _OF_EVALUATION = ("", "eval", "evaluating", "evaluation", "validation", "predict", "prediction")
 
@@ -146,12 +147,22 @@ def _timed(state: RunState, event: TrainerProgressed, context: EventContext) -> 
     if elapsed is None or (last is not None and event.step <= last):
         return StepReport(event.step, rate, context)
     passed = elapsed - trainer.elapsed if trainer.elapsed is not None and not attempt.step_timer.interrupted else 0.0
+    if last is None:
+        attempt.step_timer.stamps.stop()  # the bar may have passed over steps since its first drawing, at 0
     seconds, steps = measure(state, event.step, elapsed, None)
     trainer.elapsed = elapsed
     if last is None:
         done = event.step - attempt.loaded if attempt.loaded is not None else 0
-        return StepReport(event.step, elapsed / done if done > 0 else rate, context)  # the rate includes skipped steps
+        first = elapsed / done if done > 0 else rate  # the rate includes skipped steps
+        return StepReport(event.step, first, context, begun=(_steps_since_begin(event.step, elapsed, rate), elapsed))
     return StepReport(event.step, seconds, context, steps, passed if passed > 0.0 else 0.0)
+
+
+def _steps_since_begin(step: int, elapsed: float, rate: float | None) -> int:
+    """Return the steps since a bar began, by the rate of its first drawing: tqdm's `initial` may be a checkpoint's."""
+    if rate is None or (elapsed + 1.0) / rate >= _EXPLAINED * step:
+        return step
+    return round((elapsed + 0.5) / rate)
 
 
 def _evaluates(attempt: Attempt, context: EventContext, *, over: bool) -> Moved:

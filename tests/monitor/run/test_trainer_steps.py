@@ -6,9 +6,9 @@ from megatron_monitor.run.phases import ENDED
 from tests.monitor.playing import Played, Playing, play
 
 
-def bar(step: int, total: int, seconds: float) -> str:
-    """One drawing of a bar of so many seconds a step."""
-    ran = round(step * seconds)
+def bar(step: int, total: int, seconds: float, began: int = 0) -> str:
+    """One drawing of a bar of so many seconds a step, whose process began behind step `began`."""
+    ran = round((step - began) * seconds)
     return (
         f"\r {step * 100 // total:2d}%|#  | {step}/{total} [{ran // 60:02d}:{ran % 60:02d}<34:00, {seconds:5.2f}s/it]\r"
     )
@@ -293,8 +293,8 @@ def test_a_launch_without_a_heading_begins_behind_the_crash_of_the_one_before() 
         "RuntimeError: shape '[8, 512]' is invalid for input of size 12\n"
     )
     first = [*bars(400, 6.0, last=70), (240.5, shards), (30.5, dicts(5, 400)[0][1]), (421.0, "\n" + crash)]
-    again = [(at, text) for at, text in bars(400, 6.0, 300.0) if at > 300.0 + 6.0 * 40][:80]
-    anew = [(430.0, "\n  0%|   | 0/400 [00:00<?, ?it/s]"), *((at - 100.0, text) for at, text in again)]
+    again = [(440.0 + 6.0 * (step - 40), bar(step, 400, 6.0, 40)) for step in range(41, 121)]
+    anew = [(430.0, "\n  0%|   | 0/400 [00:00<?, ?it/s]"), *again]
     played = play([*sorted(first), *anew])
     assert (played.state.restarts, played.state.lost_iterations_total, played.state.attempt.last_iteration) == (
         1,
