@@ -4,10 +4,8 @@ import gc
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from megatron_monitor.core import Core
-from megatron_monitor.core.extension import Extension
 from megatron_monitor.core.saved import Saved, of_parts
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import message_id
@@ -49,8 +47,7 @@ class Saving:
         self._due_at = self._offered_at = float("-inf")
         self._stuck = False
         self._failures = 0
-        self._offered = 0  # number of the last message in the offered state
-        self._begun: list[tuple[Extension, int]] = []  # stamp of each extension in the offered state
+        self._offered: int | None = None  # number of the last message in the offered state, until that is saved
 
     def load(self, directory: Path) -> Saved | None:
         """Lock the directory and load its state. Raises StateInUseError and StateNewerError."""
@@ -69,7 +66,7 @@ class Saving:
         except StateNewerError:
             store.release()
             raise
-        self._store, self._saver = store, Saver(store, self._wake)
+        self._store, self._saver = store, Saver(store.save, self._wake)
         gc.disable()  # collection during the load takes a tenth of a start with 10,000 logs
         saved = of_parts(parts, problems) if parts is not None else None
         gc.freeze()  # the loaded state has no cycles, so it is never collected
@@ -98,18 +95,19 @@ class Saving:
 
     def turn(self, now: float) -> None:
         """Save if something has changed and it is time. `now`: the core's instant."""
-        outbox = self._core.outbox
+        outbox, began = self._core.outbox, self._clock.monotonic()
+        waited = began - self._offered_at
         if self._saver is None:
             outbox.saved = outbox.last  # nothing will be saved
-            for extension in self._core.extensions:
-                extension.kept = False
+            if waited >= _INTERVAL:
+                self._offered_at = began
+                self._offer()
+                self._note_saved()
             return
         busy = self._saver.busy
         self._note_written(self._saver.failures, busy=busy)
         self._core.changed |= outbox.changed
         outbox.changed = False
-        began = self._clock.monotonic()
-        waited = began - self._offered_at
         self._stuck = busy and waited > _STUCK
         if waited >= _MAX_SAVE_INTERVAL and any(run.state.live for run in self._core.runs.values()):
             self._core.changed = True
@@ -117,27 +115,36 @@ class Saving:
         if busy or not (due and self._core.changed):  # a slow disk gets no further save
             return
         parts = self._core.parts(now)
-        self._offered = outbox.last
-        self._begun = [(extension, extension.stamp) for extension in self._core.extensions]
-        self._saver.offer(parts)
         self._core.changed = self._core.save_soon = False
+        self._offer()
+        self._saver.offer(parts)
         self._offered_at = ended = self._clock.monotonic()
         self._due_at = ended + pause_after(sum(len(part or b"") for part in parts.values()), ended - began)
 
     def _note_written(self, failures: int, *, busy: bool) -> None:
         """Note whether the offered state was written."""
-        outbox = self._core.outbox
         if failures > self._failures:
             self._core.counts.add("state_save_failures_total", by=failures - self._failures)
             self._failures = failures
             self._core.changed = True  # a failed save is retried
             if self._store is not None and self._store.wants_all:
                 self._core.touch_all()
-            self._offered, self._begun = outbox.saved, []
+            self._offered = None
         elif not busy:
-            outbox.saved = max(outbox.saved, self._offered)
-            for extension, stamp in self._begun:
-                extension.saved = max(extension.saved, stamp)
+            self._note_saved()
+
+    def _offer(self) -> None:
+        """Note what the offered state includes."""
+        self._offered = self._core.outbox.last
+        for extension in self._core.extensions:
+            extension.offered()
+
+    def _note_saved(self) -> None:
+        """The offered state is on disk."""
+        if self._offered is not None:
+            self._core.outbox.saved, self._offered = self._offered, None
+            for extension in self._core.extensions:
+                extension.saved()
 
     def save_last(self, now: float) -> None:
         """Save before the end of the process."""
@@ -160,20 +167,14 @@ def _note(receiver: str, message: Transition) -> str:
     return f"{message_id(message)} {receiver}"
 
 
-class Keeps(Protocol):
-    """A store of the state: the disk or a Kafka topic."""
-
-    def save(self, parts: Parts) -> bool:
-        """Write these parts. Return True if they are stored."""
-        ...
-
-
 class Saver:
     """Writes in a separate thread, so that a disk that hangs does not stop the loop."""
 
-    def __init__(self, store: Keeps, written: Callable[[], None] = lambda: None) -> None:
-        """`written` is called in the saver's thread after each attempt to write."""
-        self._asking: Asking[Parts, bool] = Asking("state", store.save, lambda _parts, _error: False, 0, written)
+    def __init__(self, save: Callable[[Parts], bool], written: Callable[[], None] = lambda: None) -> None:
+        """`save` writes parts to the disk or to a Kafka topic, and returns True if they are stored. `written` is called
+        in the saver's thread after each attempt.
+        """
+        self._asking: Asking[Parts, bool] = Asking("state", save, lambda _parts, _error: False, 0, written)
         self._kept: Parts = {}  # parts being written, waiting, or failed: written with the next parts
         self._unanswered = 0
         self.failures = 0

@@ -33,12 +33,6 @@ class Extension:
     """Name of its part of the state file. Empty: it has no saved state."""
     changed = False
     """True: its state is newer than the saved one."""
-    stamp = 0
-    """Number of its last change that must be on disk before it takes effect."""
-    saved = 0
-    """Changes up to this number are on disk."""
-    kept = True
-    """True if there is a state directory."""
 
     def configure(self, config: Config) -> None:
         """Use another configuration."""
@@ -60,6 +54,12 @@ class Extension:
     def shown_run(self, run: Run, now: float) -> Mapping[str, Any]:  # noqa: ARG002
         """Return fields of the run's RunSnapshot."""
         return {}
+
+    def offered(self) -> None:
+        """Called when the present state of the core is given to be saved."""
+
+    def saved(self) -> None:
+        """Called once the state that was offered last is on disk, or if there is no state directory."""
 
     def save(self) -> bytes:
         """Return the state that a restart needs."""

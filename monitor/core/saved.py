@@ -99,38 +99,17 @@ class Saved(LogState):
         return {name: source.position for name, source in self.sources.items()}
 
 
-class Groups(dict[str, tuple[str, ...]]):
-    """Key -> its names in the order of arrival. Most keys have one name, for which a tuple is the smallest form."""
-
-    def add(self, key: str, name: str) -> None:
-        """Add a name to the key."""
-        known = self.of(key)
-        if name not in known:
-            self[key] = (*known, name)
-
-    def remove(self, key: str, name: str) -> None:
-        """Remove a name from the key."""
-        left = tuple(one for one in self.of(key) if one != name)
-        if left:
-            self[key] = left
-        else:
-            self.pop(key, None)
-
-    def of(self, key: str) -> tuple[str, ...]:
-        """Return the names of one key."""
-        return self.get(key, ())
-
-
 class UnclaimedState:
     """The saved state that no source has claimed yet, for example of a mount that is unavailable at the start."""
 
     def __init__(self, saved: LogState) -> None:
         self.sources, self.runs = saved.sources, saved.runs
-        self._sources_of, self._runs_of = Groups(), Groups()
+        self._sources_of: dict[str, list[str]] = {}  # log -> names of its sources, in the order of arrival
+        self._runs_of: dict[str, list[str]] = {}
         for name, source in self.sources.items():
-            self._sources_of.add(source.run, name)
+            self._sources_of.setdefault(source.run, []).append(name)
         for name, run in self.runs.items():
-            self._runs_of.add(run.state.experiment.log or name, name)
+            self._runs_of.setdefault(run.state.experiment.log or name, []).append(name)
 
     @property
     def logs(self) -> Iterable[str]:
@@ -139,17 +118,19 @@ class UnclaimedState:
 
     def of_log(self, log: str) -> LogState:
         """Return the unclaimed part of a log; without runs if all its sources are claimed."""
-        names = self._sources_of.of(log)
-        runs = self._runs_of.of(log) if names else ()
+        names = self._sources_of.get(log, ())
+        runs = self._runs_of.get(log, ()) if names else ()
         return LogState({name: self.sources[name] for name in names}, {name: self.runs[name] for name in runs})
 
     def take_source(self, name: str) -> SavedSource | None:
         """Claim a source; None if it is not saved."""
         found = self.sources.pop(name, None)
         if found is not None:
-            self._sources_of.remove(found.run, name)
+            self._sources_of[found.run].remove(name)
+            if not self._sources_of[found.run]:
+                del self._sources_of[found.run]
         if not self.sources:  # emptied dictionaries keep their memory
-            self.sources, self._sources_of = {}, Groups()
+            self.sources, self._sources_of = {}, {}
         return found
 
     def take_runs(self, log: str) -> list[MonitoredRun]:

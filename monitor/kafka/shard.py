@@ -142,7 +142,7 @@ class Shard:
         self.next = min([place.offset, *self._read_again.values()])
         self.core.changed = True
         self.core.outbox.patience = float("inf")
-        self.dispatcher.saving.keep(Saver(self.record, self._wake))
+        self.dispatcher.saving.keep(Saver(self.record.save, self._wake))
         self.dispatcher.deliveries.may_send = self._owns_partition
         self.dispatcher.start(self._config)
         self._began_at = self.contact_at = self._clock.monotonic()

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from megatron_monitor.snapshot import MonitorCounts
 
 _REPORT_STALE = 5.0  # seconds; the report is written each second
-_WRITE_INTERVAL = 1.0  # seconds between two writes of the offsets
 _READ_ALL = 2**62  # an offset beyond the end of every file
 
 
@@ -82,26 +81,16 @@ class PushedStreams(Service):
 class ReadOffsets(Extension):
     """Writes to the receiver's directory how far each stream is read and saved: only these bytes may be removed."""
 
-    def __init__(self, core: Core, runtime: Runtime) -> None:
-        self._core, self._clock = core, runtime.clock
+    def __init__(self, core: Core, _runtime: Runtime) -> None:
+        self._core = core
         self._read: dict[str, tuple[int, int]] = {}
         self._written: dict[str, tuple[int, int]] = {}
-        self._looked_at = float("-inf")
 
-    def look(self, now: float) -> None:  # noqa: ARG002
-        """Write the offsets that the saved state includes, then note the present ones."""
-        clock = self._clock.monotonic()
+    def offered(self) -> None:
+        """Note the offsets that the offered state includes."""
         directory = self._core.config.pushed
         if not directory or directory != spool_directory(self._core.config):
             return
-        if clock - self._looked_at < _WRITE_INTERVAL or (self.kept and self.saved < self.stamp):
-            return
-        self._looked_at = clock
-        if self._read != self._written and replace_file(
-            Path(directory) / READ_OFFSETS, msgspec.json.encode(self._read)
-        ):
-            self._written = self._read
-        before = self._read
         self._read = {
             os.path.relpath(source.path, directory): (
                 source.marker.content.inode,
@@ -110,9 +99,15 @@ class ReadOffsets(Extension):
             for source in self._core.sources.values()
             if source.ordered is not None and not source.waiting
         }
-        if self._read != before:
-            self.stamp += 1
-            self._core.changed = True
+
+    def saved(self) -> None:
+        """Write them."""
+        if self._read != self._written:
+            file = Path(self._core.config.pushed) / READ_OFFSETS
+            if replace_file(file, msgspec.json.encode(self._read)):
+                self._written = self._read
+            else:
+                self._core.changed = True  # again after the next save
 
 
 for_core = ReadOffsets

@@ -387,7 +387,7 @@ def test_a_disk_that_hangs_does_not_stop_the_caller(tmp_path: Path, monkeypatch:
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    saver = Saver(Store(tmp_path))
+    saver = Saver(Store(tmp_path).save)
     for number in range(5):
         saver.offer(numbered(number))
         assert saver.busy

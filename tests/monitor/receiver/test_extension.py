@@ -51,23 +51,21 @@ def test_only_what_is_saved_is_stated_as_read(tmp_path: Path) -> None:
     path = f"{tmp_path}/{name}"
 
     def stated() -> dict[str, list[int]]:
-        clock.advance(2.0)
-        part.look(0.0)
         file = tmp_path / READ_OFFSETS
         return msgspec.json.decode(file.read_bytes()) if file.exists() else {}
 
     core.handle(Opened(path, path, None, 0, 1000.0, False, inode=7), 0.0)
     core.handle(Opened("/logs/a.log", "/logs/a.log", None, 0, 1000.0, False, inode=8), 0.0)
     core.handle(Data(path, 0, 2 * LINE + b"half", 1000.0, 1000.0, 0), 0.0)
-    assert stated() == {}
-    assert core.changed
+    part.offered()
     assert stated() == {}, "it is not saved"
-    part.saved = part.stamp
+    core.handle(Data(path, 104, b" line", 1000.0, 1000.0, 0), 0.0)
+    part.saved()
     assert stated() == {name: [7, 100]}
     core.handle(Restarted(path, "rotated", "", inode=9), 10.0)
+    part.offered()
     assert stated() == {name: [7, 100]}
-    assert stated() == {name: [7, 100]}
-    part.saved = part.stamp
+    part.saved()
     assert stated() == {name: [9, 0]}
 
 
@@ -77,12 +75,12 @@ def test_a_directory_that_is_gone_is_no_failure(tmp_path: Path) -> None:
     directory = tmp_path / "spool"
     core = Core(followed(load(f"receiver: {{listen: 127.0.0.1:1, directory: {directory}}}"), str(directory)))
     part = ReadOffsets(core, Runtime(clock, lambda: None, lambda: None))
-    part.kept = False
     path = f"{directory}/{path_of('', 'gpt', 'n~1')}"
     core.handle(Opened(path, path, None, 0, 1000.0, False, inode=7), 0.0)
     for there in (False, False, True):
         if there:
             os.mkdir(directory)
-        clock.advance(2.0)
-        part.look(0.0)
+        part.offered()
+        part.saved()
+        assert core.changed or there
     assert (directory / READ_OFFSETS).exists()
