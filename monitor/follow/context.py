@@ -36,10 +36,10 @@ class Registry:
         self._lock = threading.Lock()
         self._claims: dict[Identity, SourceId] = {}
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
-        self._left: OrderedDict[int | str, tuple[Fingerprint, ...]] = OrderedDict()
-        for source, position in resume.items():
+        self._left: OrderedDict[int, tuple[Fingerprint, ...]] = OrderedDict()
+        for position in resume.values():
             for former in position.former:
-                self.add_left_file(former, source)
+                self.add_left_file(former)
 
     def claim(self, identity: Identity, source: SourceId) -> bool:
         """Claim the file. Returns True if the source may read it."""
@@ -70,16 +70,13 @@ class Registry:
                 del self._reserved[position.inode]
                 self._reserved = self._reserved or {}  # an emptied dict keeps its memory: some MB after 100,000 files
 
-    def add_left_file(self, former: Fingerprint, source: SourceId) -> None:
-        """Remember how far the source read a file that it left: under another name the rest of the file is read.
-
-        A fingerprint of truncated content has inode 0: a copy is recognized by its directory and first bytes.
-        """
-        key, same = former.inode or _key(source, former.head_hash), (former.head_hash, former.offset, former.tail_hash)
+    def add_left_file(self, former: Fingerprint) -> None:
+        """Remember how far a file that is left was read: under another name the rest of the file is read."""
+        same = former.head_hash, former.offset, former.tail_hash
         with self._lock:
-            kept = self._left.pop(key, ())
+            kept = self._left.pop(former.inode, ())
             others = [mark for mark in kept if (mark.head_hash, mark.offset, mark.tail_hash) != same]
-            self._left[key] = (*others, former)[-_MAX_FINGERPRINTS_PER_FILE:]
+            self._left[former.inode] = (*others, former)[-_MAX_FINGERPRINTS_PER_FILE:]
             if len(self._left) > _MAX_LEFT_FILES:
                 self._left.popitem(last=False)
 
@@ -87,15 +84,6 @@ class Registry:
         """Return fingerprints of left files with that inode, largest offset first; verify, as inodes are reused."""
         with self._lock:
             return sorted(self._left.get(inode, ()), key=lambda mark: -mark.offset)
-
-    def truncated_files(self, source: SourceId, head_hash: str) -> Sequence[Fingerprint]:
-        """Return fingerprints of truncated logs in the source's directory that began with these bytes."""
-        with self._lock:
-            return self._left.get(_key(source, head_hash), ())
-
-
-def _key(source: SourceId, head_hash: str) -> str:
-    return f"{source.rpartition('/')[0]}/{head_hash}"
 
 
 class OpenFiles:

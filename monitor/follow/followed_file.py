@@ -16,19 +16,14 @@ import sys
 import zlib
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from megatron_monitor.follow.content import (
-    HEAD_BYTES,
-    TAIL_BYTES,
     Content,
     FileBlock,
     Verification,
     content_from,
-    digest,
     is_strong,
     read_block,
-    tail_of,
     verify,
 )
 from megatron_monitor.follow.context import DuplicateFileError, FileChangedError, Identity, MountContext
@@ -300,8 +295,8 @@ class FollowedFile(Struct, eq=False):
         return None
 
     def _content_to_read(self, file: OpenFile, seen: os.stat_result) -> Content:
-        """Return where to begin in a newly claimed file: at 0, after the bytes that another path delivered, or at the
-        end of a copy of a truncated log. Raises DuplicateFileError if another source is to resume it.
+        """Return where to begin in a newly claimed file: at 0, or after the bytes that another path delivered. Raises
+        DuplicateFileError if another source is to resume it.
         """
         registry, identity = self.context.registry, (seen.st_dev, seen.st_ino)
         reserved = registry.reserved(seen.st_ino, self.source)
@@ -310,11 +305,6 @@ class FollowedFile(Struct, eq=False):
         for former in registry.left_files(seen.st_ino):
             if not (proved := verify(file, former)).problem:
                 return content_from(file, identity, former, proved)
-        head = file.pread(HEAD_BYTES, 0)
-        for former in registry.truncated_files(self.source, digest(head)) if len(head) == HEAD_BYTES else ():
-            if not verify(file, former).problem:  # copytruncate made this copy: its lines were delivered
-                tail = tail_of(file.pread(TAIL_BYTES, max(0, seen.st_size - TAIL_BYTES)))
-                return Content(*identity, seen.st_size, head, tail)
         return Content(*identity)
 
     def _read_from(
@@ -371,9 +361,8 @@ class FollowedFile(Struct, eq=False):
                 return
             self.context.files.put(self, file)
             if problem:  # else this client had old attributes or pages, or the file was not open
-                left = replace(content.fingerprint(), device=0, inode=0)
                 content = Content(*content.identity)
-                self._switch_to(content, "truncated", problem, at, left=left)
+                self._switch_to(content, "truncated", problem, at, left=None)
             block = self._read(file, seen, now, at)
         if block.changed:
             self.look_soon = True
@@ -509,9 +498,9 @@ class FollowedFile(Struct, eq=False):
     def _switch_to(
         self, content: Content, reason: RestartReason, proof: str, at: float, *, left: Fingerprint | None
     ) -> None:
-        """Read other content from now on. `left`: the old file if it was read to its end, or the truncated content."""
+        """Read other content from now on. `left`: the old file if it was read to its end."""
         if left is not None:
-            self.context.registry.add_left_file(left, self.source)
+            self.context.registry.add_left_file(left)
         self.content, self.caught_up = content, content.offset > 0
         self.stamp, self.has_more = None, True
         self._moved_at = self._directory_device = None  # the path may be a link to another directory
@@ -582,7 +571,7 @@ class FollowedFile(Struct, eq=False):
         self.context.registry.unreserve(self.resume, self.source)
         mark = self.content.fingerprint() if self.content is not None else self.resume
         if mark is not None and not is_deleted:
-            self.context.registry.add_left_file(mark, self.source)
+            self.context.registry.add_left_file(mark)
 
     def _finish(self, now: float, at: float, links: int | None) -> None:
         """Report the path as gone. Its file may continue under another name, unless it has no links left."""

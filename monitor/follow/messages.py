@@ -102,9 +102,7 @@ class Lines(Struct, frozen=True):
 
 
 class Restarted(Struct, frozen=True):
-    """The path has other content: the next Data is its beginning. `former`: the old file if all of it was read, or the
-    content before a truncation as far as it was read.
-    """
+    """The path has other content: the next Data is its beginning. `former`: the old file if all of it was read."""
 
     source: SourceId
     reason: RestartReason

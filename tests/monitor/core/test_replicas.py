@@ -6,9 +6,10 @@ import re
 
 import pytest
 
+from megatron_monitor.follow.messages import Restarted
 from megatron_monitor.simulate import Fault, Scenario
 from megatron_monitor.simulate.scenario import PROGRAMS
-from tests.monitor.core.following import Following
+from tests.monitor.core.following import Following, arguments, step
 from tests.monitor.playing import texts
 
 FOLDER = ("runs=[{paths: ['/l/*/*.log'], name_from: '^/l/(?P<run>[^/]+)/'}]", "/l/77/rank-{}.log")
@@ -111,3 +112,21 @@ def test_a_killed_daemon_goes_on(format_name: str) -> None:
         logs.wait(60)
         reported.append(evaluated(logs))
     assert reported[0] == reported[1]
+
+
+def test_the_copy_of_a_log_that_was_cut_counts_once() -> None:
+    """A pattern may find what copytruncate has copied: no line of it counts again, and no restart is seen."""
+    lab = Following("runs=[{paths: ['/l/*']}]")
+    lab.open("/l/train.log", arguments(save="/ckpt") + "".join(f"{step(number)}\n" for number in range(1, 41)))
+    for number in range(41, 51):
+        lab.write("/l/train.log", step(number) + "\n")
+        lab.wait(10)
+    lab.open("/l/train.log.1", lab.written.pop("/l/train.log").decode())
+    lab.core.handle(Restarted("/l/train.log", "truncated", ""), lab.now)
+    lab.written["/l/train.log"] = b""
+    for number in range(51, 61):
+        lab.write("/l/train.log", step(number) + "\n")
+        lab.wait(10)
+    assert lab.totals() == {"train": 60.0}
+    assert lab.totals("megatron_restarts_total") == {"train": 0.0}
+    assert not lab.reported

@@ -220,23 +220,3 @@ def test_who_was_away_has_caught_up_with_the_new_file_alone(make_rig, tmp_path):
     rig.settle()
     kinds = [type(one) for one in rig.messages if isinstance(one, Data | CaughtUp)]
     assert kinds == [Data, CaughtUp]
-
-
-@pytest.mark.parametrize("unread", [0, 3])
-def test_the_copy_of_a_log_that_was_cut_is_not_read_again(begun, make_rig, append, log, unread):
-    """Whatever it is called, over a restart too; what is added to it later is read, as is the cut log."""
-    pattern, copy = log.parent / "*", log.with_name("main.1.log")
-    rig = begun(30, pattern)
-    copy.write_bytes(text(0, 30 + unread))
-    log.write_bytes(text(50, 60))
-    for _ in range(2):
-        rig.settle(30)
-        assert rig.texts(copy) == []
-        rig.reader.close()
-        rig = make_rig(pattern, after=rig)
-    rig.settle(12)
-    append(copy, LINES[70])
-    append(log, LINES[60])
-    rig.settle(12)
-    assert rig.texts(copy) == [LINES[70]]
-    assert rig.texts(log) == [LINES[60]]
