@@ -4,7 +4,6 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import closing
 
 import msgspec
 
@@ -12,10 +11,10 @@ from megatron_monitor.config import Config
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import TOGETHER, unmatched, watches
 from megatron_monitor.follow.discovery import DiscoveredPath, find
+from megatron_monitor.follow.finite import read_once
 from megatron_monitor.follow.messages import Unreadable
 from megatron_monitor.follow.mounts import read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
-from megatron_monitor.follow.readers import read_once
 from megatron_monitor.identity import named
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.prometheus_text import TextFormat
@@ -54,12 +53,11 @@ def read_all(
     core = Core(config, charts=charts)
     problems: list[str] = []
     found = files_of(config)[0] if found is None else found
-    with closing(read_once(watches(config), clock=clock, found=_in_order(found, config))) as messages:
-        for message in messages:
-            if isinstance(message, Unreadable):
-                problems.append(f"{message.source}: {message.message}")
-                core.unreadable[message.source] = message.message  # known: it is not logged as well
-            core.handle(message, steady.now())
+    for message in read_once(_in_order(found, config), clock):
+        if isinstance(message, Unreadable):
+            problems.append(f"{message.source}: {message.message}")
+            core.unreadable[message.source] = message.message  # known: it is not logged as well
+        core.handle(message, steady.now())
     core.flush(steady.now())
     core.tick(steady.now())
     for source in core.sources.values():

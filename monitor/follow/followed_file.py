@@ -42,9 +42,8 @@ from megatron_monitor.follow.messages import (
     Unreadable,
 )
 from megatron_monitor.follow.os_layer import OpenFile, stat_stamp
-from megatron_monitor.follow.patterns import looks_binary, may_be_log
+from megatron_monitor.follow.patterns import BINARY_CHECK_BYTES, looks_binary, may_be_log
 
-_BINARY_CHECK_BYTES = 1024
 _MIN_READ_BYTES = 1 << 16  # read beyond the known size of a file; a buffer of `read_bytes` would cost 13 us
 _MAX_FAILED_READS = 5  # of a rotated file; then its rest is given up, so that the new file is read
 _FAILURES_REPORTED = 2  # failures in a row before a source is reported as unreadable: one lost RPC is normal
@@ -165,7 +164,7 @@ class FollowedFile(Struct, eq=False):
         self.context.count_error(error)
         if error.errno in (errno.ESTALE, errno.EBADF):
             self.context.files.drop(self)
-        if not self.unreadable and self._failures >= (1 if settings.once else _FAILURES_REPORTED):
+        if not self.unreadable and self._failures >= _FAILURES_REPORTED:
             self.unreadable = True
             self.context.emit(Unreadable(self.source, error.errno, error.strerror or str(error), at))
         self.due_at = now + min(_FAILURE_INTERVAL, settings.poll_interval * 2.0 ** min(self._failures - 1, 16))
@@ -184,9 +183,6 @@ class FollowedFile(Struct, eq=False):
         """Return a pause that keeps within the budget of looks, out of step with the other files."""
         phase = zlib.crc32(self.source.encode()) / 2**32
         return max(pause * (1.0 - _PAUSE_SPREAD * phase), self.context.spread_seconds * (1.0 + _PAUSE_SPREAD * phase))
-
-    def _unless_once(self, seconds: float) -> float:
-        return 0.0 if self.context.settings.once else seconds
 
     # Claims: a file is read under one name.
 
@@ -245,7 +241,7 @@ class FollowedFile(Struct, eq=False):
             if self._resume_renamed(position):
                 return
         file = self._open_claimed(identity)
-        if not self.literal and looks_binary(file.pread(_BINARY_CHECK_BYTES, 0)):
+        if not self.literal and looks_binary(file.pread(BINARY_CHECK_BYTES, 0)):
             self.unsupported, self._binary = "binary", identity
             return
         self._read_from(self._content_to_read(file, seen), file, seen, proof=problem)
@@ -372,7 +368,7 @@ class FollowedFile(Struct, eq=False):
             self._note_change(seen, now, at)
         self.stamp = None if self.has_more else stamp
         self.stamp_is_final = not self.has_more and now >= self.recheck_until and not block.hole
-        if self.stamp_is_final and self.announced and not self.context.settings.once:
+        if self.stamp_is_final and self.announced:
             content.hash_head()
 
     def _read(
@@ -382,7 +378,7 @@ class FollowedFile(Struct, eq=False):
         content, settings = self.content, self.context.settings
         assert content is not None
         waited = content.hole_since is not None and now - content.hole_since >= _HOLE
-        wait_for_holes = not (waited or settings.once or self.context.is_local(content.device))
+        wait_for_holes = not (waited or self.context.is_local(content.device))
         expected = status.st_size - content.offset + _MIN_READ_BYTES
         count = min(settings.read_bytes, max(_MIN_READ_BYTES, expected))
         block = read_block(file, content, count, wait_for_holes=wait_for_holes)
@@ -420,7 +416,7 @@ class FollowedFile(Struct, eq=False):
         if self.truncation_suspected_at is None:
             self.truncation_suspected_at = now
         self.look_soon = True
-        return now - self.truncation_suspected_at >= self._unless_once(_CONFIRM)
+        return now - self.truncation_suspected_at >= _CONFIRM
 
     def _opened(
         self, content: Content, status: os.stat_result, position: Position | None = None, proof: str = ""
@@ -446,7 +442,7 @@ class FollowedFile(Struct, eq=False):
             self._moved_at = None  # while the new file is empty the writer may still use the old one
             return
         was_read = links is not None
-        if was_read and now - self._moved_at < self._unless_once(_ROTATION):
+        if was_read and now - self._moved_at < _ROTATION:
             self.look_soon = True
             return
         identity = seen.st_dev, seen.st_ino
@@ -528,7 +524,7 @@ class FollowedFile(Struct, eq=False):
             return
         self.look_soon = True
         last = max(self.missing_since, self.changed_at) if links else self.missing_since
-        if now - last >= self._unless_once(_RENAMED if links else _ABSENT_SECONDS):
+        if now - last >= (_RENAMED if links else _ABSENT_SECONDS):
             self._finish(now, at, links)
 
     def _is_open_file_deleted(self) -> bool:

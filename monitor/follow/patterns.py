@@ -138,6 +138,10 @@ def _is_non_log_suffix(suffix: str, in_tree: bool) -> bool:
     return bool(_NON_LOG_SUFFIX.fullmatch(suffix) or (in_tree and _NON_LOG_SUFFIX_IN_TREE.fullmatch(suffix)))
 
 
+BINARY_CHECK_BYTES = 1024
+"""Bytes of a file that `looks_binary` needs."""
+
+
 def looks_binary(head: bytes) -> bool:
     """Return True for a known signature, or if over 1/32 are control characters unused by terminals. NULs are holes."""
     text = head.replace(b"\0", b"")

@@ -1,20 +1,17 @@
 """Readers: one per mount, each searches its mount in slices and looks at every file when it is due. Synchronous.
 
 `MountReader.poll` is a generator, so a slow consumer delays the reading and no messages pile up. Nothing here starts a
-thread: `read_once` reads everything to its end in the caller's thread.
+thread.
 """
 
 import contextlib
-import errno
 import heapq
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Literal
-
-from msgspec.structs import replace
 
 from megatron_monitor.follow.context import MountContext, OpenFiles, Registry
 from megatron_monitor.follow.discovery import DiscoveredPath, Walk, WalkRequest, mount_that_finds, plan
@@ -29,11 +26,11 @@ from megatron_monitor.follow.messages import (
     is_path,
     source_id,
 )
-from megatron_monitor.follow.mounts import Mount, Mounts, read_mounts
+from megatron_monitor.follow.mounts import Mount, Mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.follow.settings import OLD_SECONDS, UNOBSERVED_AFTER, FollowSettings
-from megatron_monitor.system.clock import Clock, SystemClock
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
@@ -227,22 +224,6 @@ class MountReader:
             heapq.heappop(self._due)
         return max(0.0, min(self._due[0][0] if self._due else float("inf"), self._walk_due) - now)
 
-    def read_once(self, clock: Clock) -> Iterator[Message]:
-        """Read every file, in turns, to the end that it has when that is reached."""
-        while self._walk_due <= clock.monotonic() or self._walk is not None:
-            yield from self._discover(clock)
-        unfinished = list(self.sources.values())
-        while unfinished:
-            for source in unfinished:
-                source.poll(clock.monotonic(), clock.wall())
-                yield from self._context.take_pending()
-            unfinished = [source for source in unfinished if source.has_more]
-        for source in self.sources.values():
-            if source.literal and source.missing_since is not None and not source.has_started:
-                yield Unreadable(source.source, errno.ENOENT, os.strerror(errno.ENOENT), clock.wall())
-            elif source.literal and source.unsupported not in ("", "directory", "duplicate"):
-                yield Unreadable(source.source, None, f"is a {source.unsupported}", clock.wall())
-
     def directories(self, now: float) -> dict[str, float]:
         """Return the directories to observe, and when a file in each last changed; `now` if new logs may appear."""
         found = {os.path.dirname(walk.root) if walk.literal else walk.root: now for walk in self._walks}
@@ -347,44 +328,3 @@ class Readers:
             self._readers[mount.point].add_walks(some)
         self.resume = dict(self.resume)  # an emptied dict keeps its memory: some MB after 100,000 files
         return new
-
-    def readers_of(
-        self, found: Iterable[DiscoveredPath], table: Mounts, resolve: Callable[[str], str]
-    ) -> list[MountReader]:
-        """Return readers of these files, which search for nothing."""
-        self.table = table
-        for path, literal in found:
-            mount = table.of(resolve(path))
-            if mount.point not in self._readers:
-                self._readers[mount.point] = MountReader(mount, self)
-            self._readers[mount.point].follow(path, literal=literal)
-        return list(self._readers.values())
-
-
-def read_once(
-    patterns: Sequence[WatchedPath],
-    resume: Mapping[SourceId, Position] | None = None,
-    *,
-    settings: FollowSettings | None = None,
-    os_layer: OsLayer | None = None,
-    clock: Clock | None = None,
-    mounts: Callable[[], Mounts] = read_mounts,
-    found: Iterable[DiscoveredPath] | None = None,
-) -> Generator[Message, None, None]:
-    """Read every file to its end, once, in the caller's thread, in turns of `read_bytes`, without waiting. `found`:
-    files of an earlier search, which replace the search.
-
-    A literal path that cannot be read or is absent (ENOENT) yields Unreadable.
-    """
-    system = os_layer or OsLayer()
-    readers = Readers(resume or {}, replace(settings or FollowSettings(), once=True), system)
-    table = mounts()
-    if found is None:
-        selected = readers.sync_readers(patterns, table, system.realpath)
-    else:
-        selected = readers.readers_of(found, table, system.realpath)
-    for reader in selected:
-        try:
-            yield from reader.read_once(clock or SystemClock())
-        finally:
-            reader.close()

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 QUEUE_SIZE = 32
 """Messages between the readers and the loop: at most 32 MiB of log in memory."""
+READ_BYTES = 1 << 20
 OLD_SECONDS = 900.0
 """A newly found file of at least this age is read after the walk and after all files that changed later."""
 UNOBSERVED_AFTER = 2.0
@@ -27,9 +28,7 @@ class FollowSettings(Struct, frozen=True):
     use it up at an interval of 10 s."""
     entries_per_slice: int = 2000
     """Directory entries walked between two looks at the files: some 10 ms, so a huge tree does not delay the files."""
-    read_bytes: int = 1 << 20
+    read_bytes: int = READ_BYTES
     """Most bytes read from one file per pass, so that a fast file does not delay others. Larger reads gain nothing."""
     max_open_files: int = 64
     """Descriptors held per mount; live.py grants an eighth of the process limit. A reopen costs 40 us."""
-    once: bool = False
-    """Read every file to its end once, without waiting."""

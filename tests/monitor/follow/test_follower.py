@@ -9,6 +9,8 @@ from watchdog.events import FileModifiedEvent
 from watchdog.observers.api import BaseObserver
 
 from megatron_monitor.follow import follower as follower_module
+from megatron_monitor.follow.discovery import DiscoveredPath
+from megatron_monitor.follow.finite import read_once
 from megatron_monitor.follow.follower import Follower
 from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.marker import Marker
@@ -16,7 +18,6 @@ from megatron_monitor.follow.messages import CaughtUp, Data, Opened, Scanned, Un
 from megatron_monitor.follow.mounts import Mount, Mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import WatchedPath
-from megatron_monitor.follow.readers import read_once
 from megatron_monitor.follow.settings import FollowSettings
 from megatron_monitor.follow.waker import Waker
 from megatron_monitor.system.clock import SystemClock
@@ -215,7 +216,8 @@ def test_resume_through_the_follower(start, append, tmp_path):
     """Positions reach the reader of their mount."""
     log = tmp_path / "a.log"
     log.write_text("text that is long enough to prove that it is the same file\n")
-    opened = next(message for message in read_once([WatchedPath(str(log))]) if isinstance(message, Opened))
+    status = log.stat()
+    opened = Opened(str(log), str(log), None, 0, 0.0, False, device=status.st_dev, inode=status.st_ino)
     marker = Marker()
     marker.feed(opened)
     marker.feed(Data(str(log), 0, log.read_bytes(), 0.0, 0.0, 0))
@@ -229,7 +231,8 @@ def test_read_once(append, kinds, tmp_path):
     """Every file to its end, in turns of one block, then the end: no thread, no wait."""
     for name in ("a", "b"):
         (tmp_path / f"{name}.log").write_bytes(name.encode() * 25)
-    messages = list(read_once([WatchedPath(f"{tmp_path}/*.log")], settings=FollowSettings(read_bytes=10)))
+    found = [DiscoveredPath(f"{tmp_path}/{name}.log") for name in "ab"]
+    messages = list(read_once(found, SystemClock(), read_bytes=10))
     data = [message.data for message in messages if isinstance(message, Data)]
     assert data == [b"a" * 10, b"b" * 10] * 2 + [b"a" * 5, b"b" * 5]
     assert kinds(messages).count("CaughtUp") == 2
@@ -239,6 +242,7 @@ def test_read_once(append, kinds, tmp_path):
 def test_read_once_tells_what_cannot_be_read(tmp_path):
     """A path that was given and is absent, or is no file, is told; a pattern without a match is not."""
     os.mkfifo(tmp_path / "fifo")
-    watches = [WatchedPath(str(tmp_path / name)) for name in ("absent", "fifo", "*.log")]
-    reported = {message.source: message.errno for message in read_once(watches) if isinstance(message, Unreadable)}
+    found = [DiscoveredPath(str(tmp_path / name), literal=name != "gone") for name in ("absent", "fifo", "gone")]
+    messages = read_once(found, SystemClock())
+    reported = {message.source: message.errno for message in messages if isinstance(message, Unreadable)}
     assert reported == {str(tmp_path / "absent"): errno.ENOENT, str(tmp_path / "fifo"): None}
