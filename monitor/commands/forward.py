@@ -27,14 +27,11 @@ if TYPE_CHECKING:
 @click.option("--exclude", "excludes", multiple=True, metavar="GLOB", help="Files and directories to leave out.")
 @click.option("--agent", help="This agent's name in its heartbeats; default: the host's name.")
 @click.option("--heartbeat", type=POSITIVE_DURATION, default="5s", show_default=True, help="Heartbeat interval.")
-@click.option("--user", help="User for basic auth.")
-@click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Password for basic auth.")
-@click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), help="Bearer token; no basic auth.")
+@click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), help="The tenant's token.")
 @click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Directory for the read positions.")
 def forward(
     paths: tuple[str, ...], to: str, labels: dict[str, str], excludes: tuple[str, ...], agent: str | None,
-    heartbeat: float, user: str | None, password_file: Path | None,
-    token_file: Path | None, state: Path | None,
+    heartbeat: float, token_file: Path | None, state: Path | None,
 ) -> None:  # fmt: skip
     """Follow logs as `run` does and push each line exactly once to a receiver, across restarts of either side.
 
@@ -52,14 +49,9 @@ def forward(
     from megatron_monitor.store import StateInUseError, StateUnreadableError
     from megatron_monitor.system.clock import SystemClock
 
-    if (user is None) != (password_file is None):
-        fail("--user and --password-file: give both or neither", code=2)
-    if user is not None and token_file is not None:
-        fail("--user and --token-file: give only one", code=2)
-    secret_file = password_file or token_file
-    if secret_file is not None:
-        secret_file.read_bytes()  # it is read again for each push; if it is missing now, it is misspelt
-    target = _target(to, user or "", secret_file)
+    if token_file is not None:
+        token_file.read_bytes()  # it is read again for each push; if it is missing now, it is misspelt
+    target = _target(to, token_file)
     found = [STDIN if path == "-" else absolute(path) for path in paths]
     state = state or _state_of([target.url, *found])
     start_logging(default_config())
@@ -81,7 +73,7 @@ def _state_of(arguments: list[str]) -> Path:
     return Path(base) / "megatron-monitor" / f"forward-{name}"
 
 
-def _target(to: str, user: str, secret_file: Path | None) -> "Target":
+def _target(to: str, token_file: Path | None) -> "Target":
     from megatron_monitor.forward import PATH, Target
 
     try:
@@ -89,4 +81,4 @@ def _target(to: str, user: str, secret_file: Path | None) -> "Target":
     except ValueError as error:
         fail(f"--to {to}: {error}", code=2)
     url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + PATH
-    return Target(url, user, secret_file)
+    return Target(url, token_file)

@@ -19,7 +19,7 @@ from megatron_monitor.commands.arguments import (
 from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.config import Config
 from megatron_monitor.once import files_of
-from megatron_monitor.reports.benchmark import SORTS, benchmark
+from megatron_monitor.reports.benchmark import benchmark
 from megatron_monitor.reports.formats import Benchmark, are_figures, as_csv, as_markdown, texts
 from megatron_monitor.reports.formats import as_json as json_of
 from megatron_monitor.reports.rows import Options, Row
@@ -33,17 +33,16 @@ _FORMATS: dict[str, Callable[[Benchmark], str]] = {"markdown": as_markdown, "csv
 @click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="markdown", show_default=True,
               help="Format of the table.")  # fmt: skip
 @json_option
-@click.option("--sort", type=click.Choice(list(SORTS)), default="seconds", show_default=True, help="Best first.")
 @click.option("--baseline", metavar="RUN", help="Show each run's difference and scaling efficiency to this one.")
 @click.option("--iterations", type=POSITIVE, help="Show the days to this many iterations.")
 @click.option("--tokens", type=click.FloatRange(1), help="Show the days to this many tokens, e.g. 400e9.")
 @click.option("--workers", type=POSITIVE, help="Processes that read; default: one a core for large archives.")
 @with_config
 def report(
-    paths: tuple[str, ...], form: str, as_json: bool, sort: str, baseline: str | None,
+    paths: tuple[str, ...], form: str, as_json: bool, baseline: str | None,
     iterations: int | None, tokens: float | None, workers: int | None, given: ConfigOptions,
 ) -> None:  # fmt: skip
-    """Make the benchmark table of PATH: one row a run, medians over steady iterations.
+    """Make the benchmark table of PATH: one row a run, medians over steady iterations, the fastest first.
 
     PATH may be files, directories, globs, or - for standard input. A run's name is its file's.
 
@@ -58,7 +57,7 @@ def report(
         options = Options(config.gpu_peak_tflops, iterations, round(tokens) if tokens else None)
         rows, failed = _rows(config, partial(read_task, config=config, options=options), workers)
     try:
-        found = benchmark(rows, sort, baseline)
+        found = benchmark(rows, baseline)
     except LookupError as error:
         raise click.BadParameter(str(error.args[0]), param_hint="--baseline") from error
     write = json_of if as_json else _FORMATS[form]

@@ -5,7 +5,6 @@ is made once it was accepted. After a kill the same batch is sent again, with eq
 the lines that it has: each line counts once.
 """
 
-import base64
 import gzip
 import http.client
 import logging
@@ -55,20 +54,18 @@ _PART = "progress"  # the only part of the state file
 
 @dataclass
 class Target:
-    """A receiver and the credentials for it."""
+    """A receiver."""
 
     url: str
-    user: str = ""
-    secret_file: Path | None = None  # the user's password, or a bearer token without a user. Read at each push
+    token_file: Path | None = None
+    """Read at each push."""
 
     def push(self, body: bytes) -> float | None:
         """Push Loki's JSON in gzip. Returns the seconds after which to try again; None if no other try is needed."""
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         try:
-            if self.secret_file is not None:
-                secret = self.secret_file.read_text("utf-8").strip("\r\n")
-                basic = f"Basic {base64.b64encode(f'{self.user}:{secret}'.encode()).decode()}"
-                headers["Authorization"] = basic if self.user else f"Bearer {secret}"
+            if self.token_file is not None:
+                headers["Authorization"] = f"Bearer {self.token_file.read_text('utf-8').strip()}"
             request = urllib.request.Request(self.url, body, headers)  # noqa: S310 - the command checked it
             urllib.request.urlopen(request, timeout=_TIMEOUT).close()  # noqa: S310 - as above
         except urllib.error.HTTPError as error:

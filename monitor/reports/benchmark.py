@@ -66,27 +66,14 @@ def _apart(rows: Sequence[Row]) -> list[str]:
     return out
 
 
-SORTS: dict[str, Callable[[Row], float | str | None]] = {
-    "seconds": lambda row: row.seconds_per_iteration,
-    "samples": lambda row: -row.samples_per_second if row.samples_per_second is not None else None,
-    "tflops": lambda row: -row.tflops if row.tflops is not None else None,
-    "memory": lambda row: row.memory_bytes,
-    "gpus": lambda row: row.gpus,
-    "run": lambda row: row.run,
-}
-"""Fastest first for pace. Unknown values are last."""
+def benchmark(rows: Sequence[Row], baseline: str | None = None) -> Benchmark:
+    """Sort the rows, the fastest first and unknown times last, and find the baseline by its run name.
 
-
-def benchmark(rows: Sequence[Row], sort: str = "seconds", baseline: str | None = None) -> Benchmark:
-    """Sort the rows, and find the baseline by its run name. Raises LookupError if no run or several have this name."""
-    ordered = sorted(rows, key=lambda row: (_last(SORTS[sort](row)), row.run))
+    Raises LookupError if no run or several have this name.
+    """
+    ordered = sorted(rows, key=lambda row: (row.seconds_per_iteration or math.inf, row.run))
     base = _find(ordered, baseline) if baseline is not None else None
     return Benchmark(ordered, base, warnings([row for row in ordered if row.seconds_per_iteration is not None]))
-
-
-def _last(value: float | str | None) -> tuple[bool, float | str]:
-    unknown = value is None or (isinstance(value, float) and math.isnan(value))
-    return unknown, 0.0 if unknown or value is None else value
 
 
 def _find(rows: Sequence[Row], name: str) -> Row:

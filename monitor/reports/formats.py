@@ -1,7 +1,7 @@
 """The columns of a report and its formats: Markdown, CSV, JSON. Pure.
 
-To add a column, add a row to columns.csv. Its value is the field of Row with the same name, or from `_READ`. If it
-needs more of the run's state, add a field in rows.py first.
+To add a column, add a row to columns.csv. Its value is the field of Row with the same name, which rows.py sets, or
+from `_READ`.
 """
 
 import csv
@@ -44,15 +44,16 @@ def petaflops(row: Row, _base: Row | None = None) -> float | None:
 
 def difference(row: Row, base: Row | None) -> float | None:
     """Return seconds per iteration relative to the baseline's: -0.05 is 5 % faster. None: unknown."""
-    mine, other = row.seconds_per_iteration, base.seconds_per_iteration if base is not None else None
-    return mine / other - 1 if mine and other else None
+    if base is None or not (row.seconds_per_iteration and base.seconds_per_iteration):
+        return None
+    return float(row.seconds_per_iteration / base.seconds_per_iteration - 1)
 
 
 def efficiency(row: Row, base: Row | None) -> float | None:
     """Return samples per second per GPU over the baseline's: 1 is linear scaling."""
     if base is None or not (row.samples_per_second and row.gpus and base.samples_per_second and base.gpus):
         return None
-    return (row.samples_per_second / row.gpus) / (base.samples_per_second / base.gpus)
+    return float((row.samples_per_second / row.gpus) / (base.samples_per_second / base.gpus))
 
 
 _READ: dict[str, Callable[[Row, Row | None], Any]] = {

@@ -5,13 +5,17 @@ not in the log.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from megatron_monitor.charts.steady import AtSize
 from megatron_monitor.detectors.slowdown.messages import level, standing
 from megatron_monitor.incidents import Transition
 from megatron_monitor.model import flops
 from megatron_monitor.model.flops import parameters
+from megatron_monitor.model.tables import rows_of
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.reports.outcome import outcome, remark
 from megatron_monitor.run import derived
@@ -30,54 +34,26 @@ class Options:
     tokens: int | None = None
 
 
-@dataclass(slots=True)
-class Row:
-    """One run."""
-
-    run: str
-    outcome: str
-    nodes: int | None = None
-    gpus: int | None = None
-    parameters: int | None = None
-    data_parallel_size: int | None = None
-    tensor_parallel_size: int | None = None
-    pipeline_parallel_size: int | None = None
-    context_parallel_size: int | None = None
-    micro_batch_size: int | None = None
-    gradient_accumulation_steps: int | None = None
-    global_batch_size: int | None = None
-    memory_bytes: int | None = None
-    """Maximum over the ranks that print it."""
-    seconds_per_iteration: float | None = None
-    steady_iterations: int = 0
-    tflops: float | None = None
-    """As printed, else computed."""
-    tflops_source: str | None = None
-    tflops_computed: float | None = None
-    tflops_formula: str | None = None
-    """The formula that computes `tflops`, or that gives the first printed figure. None: no formula gives it."""
-    mfu: float | None = None
-    samples_per_second: float | None = None
-    days: float | None = None
-    iterations: int = 0
-    last_iteration: int | None = None
-    train_iterations: int | None = None
-    restarts: int = 0
-    goodput: float | None = None
-    """Productive time over wall time. None: the log has no times."""
-    sequence_length: int | None = None
-    layers: int | None = None
-    hidden_size: int | None = None
-    attention_heads: int | None = None
-    dtype: str | None = None
-    zero_stage: int | None = None
-    activation_checkpointing: str | None = None
-    gpu: str | None = None
-    format: str | None = None
-    environment: dict[str, str] = field(default_factory=dict)
-    software: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
+# One field per column. Without a value it is unknown.
+_NAMES = [name for name, *_ in rows_of("megatron_monitor.reports", "columns.csv", tuple[Any, ...])]
+_VALUES = {
+    "steady_iterations": 0,
+    "iterations": 0,
+    "restarts": 0,
+    "notes": [],
+    "environment": {},
+    "software": {},
+    "sources": [],
+}
+_ROW = msgspec.defstruct(
+    "Row",
+    ["run", "outcome", *((name, Any, _VALUES.get(name)) for name in _NAMES[2:])],
+    module=__name__,
+)
+if TYPE_CHECKING:
+    Row = Any
+else:
+    Row = _ROW
 
 
 def row_of(state: RunState, run_state: str, past: Iterable[Transition], options: Options) -> Row:
@@ -111,7 +87,7 @@ def row_of(state: RunState, run_state: str, past: Iterable[Transition], options:
 def _configuration(row: Row, state: RunState) -> None:
     attempt = state.attempt
     topology = attempt.topology
-    for name in Row.__dataclass_fields__.keys() & set(Topology.__struct_fields__):
+    for name in set(_NAMES) & set(Topology.__struct_fields__):
         setattr(row, name, getattr(topology, name))  # as printed; better values follow
     row.gpus = topology.world_size
     row.global_batch_size = derived.batch_size(state)

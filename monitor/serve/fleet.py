@@ -1,4 +1,4 @@
-"""The table of all runs: rows, order and columns, as the query of the address chooses them."""
+"""The table of all runs: rows and their order, as the query of the address chooses them."""
 
 import math
 from collections import Counter
@@ -7,15 +7,13 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlencode
 
 from megatron_monitor.detectors.base import RANK
-from megatron_monitor.serve.formats import FLEET, LABELS, SYMBOLS
+from megatron_monitor.serve.formats import SYMBOLS
 from megatron_monitor.serve.settings import KINDS
 from megatron_monitor.snapshot import RunSnapshot
 
 _ROWS = 50  # at first and per click: 500 are too many for a phone
-_MAX_ENDED_SHOWN = 3  # more ended runs than this are folded
 _RECENT_SECONDS = 86400.0  # a run that died is sorted to the top for so long after its last progress
 _DEAD = ("crashed", "lost")
-_RANK_OVER = 4
 
 
 def worst_first(runs: Iterable[RunSnapshot], now: float) -> list[RunSnapshot]:
@@ -29,16 +27,15 @@ def _order(page: dict[str, Any], now: float) -> tuple[int, float, str]:
     if "critical" in severities or state == "hung":
         return 0, 0.0, name
     if state in (*_DEAD, "stopped", "finished"):
-        return (1 if state in _DEAD and now - last < _RECENT_SECONDS else _RANK_OVER), -last, name  # latest end first
+        return (1 if state in _DEAD and now - last < _RECENT_SECONDS else 4), -last, name  # latest end first
     return (2 if "warning" in severities else 3), 0.0, name
 
 
 class Rows(NamedTuple):
-    """The rows to show, how many more fit, how many ended runs are or could be folded, and the runs by state."""
+    """The rows to show, how many more fit, and the runs by state."""
 
     shown: list[RunSnapshot]
     rest: int
-    ended: int
     states: list[tuple[str, int]]
 
 
@@ -49,9 +46,6 @@ class Choice(NamedTuple):
     state: tuple[str, ...] = ()
     sort: str = ""
     """Key of a column, after `-` if the largest value is first; "" is the default order."""
-    over: str = ""
-    """`1` shows all ended runs."""
-    columns: tuple[str, ...] = FLEET
     rows: int = _ROWS
 
     @classmethod
@@ -59,12 +53,9 @@ class Choice(NamedTuple):
         """Return the choice in the query of an address; unknown values are ignored."""
         given = parse_qs(query[:4000], errors="replace")
         first = {name: values[0] for name, values in given.items()}
-        columns = tuple(key for key in given.get("columns", ()) if key in LABELS)
         rows = first.get("rows", "")
-        return cls(
-            first.get("q", ""), tuple(given.get("state", ())), first.get("sort", ""), first.get("over", ""),
-            columns or FLEET, min(int(rows), 10_000) if rows.isascii() and rows.isdigit() and len(rows) < 9 else _ROWS,
-        )  # fmt: skip
+        count = min(int(rows), 10_000) if rows.isascii() and rows.isdigit() and len(rows) < 9 else _ROWS
+        return cls(first.get("q", ""), tuple(given.get("state", ())), first.get("sort", ""), count)
 
     def address(self, **changed: Any) -> str:
         """Return the query of this choice with some values changed."""
@@ -79,13 +70,10 @@ class Choice(NamedTuple):
         """Return the rows of these runs."""
         ordered = worst_first(runs, now)
         states = Counter(run.page["state"] for run in ordered) | Counter(dict.fromkeys(self.state, 0))
-        over = {run.run for run in ordered if _order(run.page, now)[0] == _RANK_OVER}
-        foldable = not self.q and not self.state and _MAX_ENDED_SHOWN < len(over) < len(ordered)
-        hidden = over if foldable and not self.over else ()
-        fitting = self._sorted([run for run in ordered if run.run not in hidden and self._fits(run.page)])
+        fitting = self._sorted([run for run in ordered if self._fits(run.page)])
         in_order = sorted(states.items(), key=lambda item: (*SYMBOLS, item[0]).index(item[0]))
         rest = max(0, len(fitting) - self.rows)
-        return Rows(fitting[: self.rows], rest, len(over) if foldable else 0, in_order)
+        return Rows(fitting[: self.rows], rest, in_order)
 
     def _fits(self, page: dict[str, Any]) -> bool:
         in_state = not self.state or page["state"] in self.state

@@ -109,7 +109,7 @@ FLEET = (
     "progress_at", "iteration", "eta", "seconds_per_iteration", "over_normal", "tflops", "samples_per_second",
     "lm_loss", "max_memory_bytes", "unsaved_progress_seconds",
 )  # fmt: skip
-"""Default columns of the table of all runs, after name, state and open incidents."""
+"""Columns of the table of all runs, after name, state and open incidents."""
 
 
 def _state(run: dict[str, Any]) -> Figure:

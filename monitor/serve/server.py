@@ -53,7 +53,7 @@ _Message = dict[str, Any]
 
 
 class _Protocol(H11Protocol):
-    """A connection of uvicorn with time limits before a request, and without answers that the client does not read."""
+    """A connection of uvicorn with time limits before a request."""
 
     def __init__(self, server: "HttpServer") -> None:
         super().__init__(server.config, server.state, {"connection": self}, server.loop)
@@ -103,14 +103,6 @@ class _Protocol(H11Protocol):
         """Wait for the next request."""
         self._server.touch(self)
         super().on_response_complete()
-        if self.transport.is_closing():  # it would wait without limit for a client that does not read
-            self.loop.call_later(self._server.limits.idle, self.transport.abort)
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, and drop an answer that the client does not read."""
-        super().timeout_keep_alive_handler()
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
 
     def cancel(self) -> None:
         """Close the connection immediately."""

@@ -107,8 +107,6 @@ class Scenario:
     launch_blocking: int | None = None
     timers: str = ""
     """The form of the printed timers (timers.py). Empty: none are printed."""
-    timers_every: int = 1
-    """One in so many iteration lines has timers."""
     faults: tuple[Fault, ...] = ()
     start_epoch: float = 1_767_225_600.0
     """Unix seconds of the first line, for formats that print times (UTC)."""

@@ -160,7 +160,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     run.window.clear()
     run.loads, loads = [], run.loads
     loading, parts = sum(loads) / len(loads), None
-    if scenario.timers and run.iteration % (scenario.timers_every * scenario.log_interval) == 0:
+    if scenario.timers and run.iteration % scenario.log_interval == 0:
         parts = timers.parts_of(scenario, pure, extra, run.of_timers)
         loading += parts.data[1] - loads[-1]
     step = StepFigures(

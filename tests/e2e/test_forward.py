@@ -141,12 +141,10 @@ def test_it_is_alive_while_its_lines_are_refused(
 
 
 def test_what_it_refuses() -> None:
-    """A label without a value, an address that is none, a password without a user: exit 2 and a sentence."""
+    """A label without a value, an address that is none: exit 2 and a sentence."""
     for arguments, said in (
         (["--to", "http://x", "--label", "run", "a"], "--label run: expected NAME=VALUE"),
         (["--to", "x:1", "a"], "expected an http"),
-        (["--to", "http://x", "--user", "u", "a"], "give both or neither"),
-        (["--to", "http://x", "--user", "u", "--password-file", "p", "--token-file", "t", "a"], "give only one"),
     ):
         done = CliRunner().invoke(command("forward"), arguments)
         assert (done.exit_code, said in done.output) == (2, True), done.output

@@ -318,8 +318,8 @@ def many() -> Iterator[str]:
 
 
 def test_many_runs_and_incidents_fit_the_first_screen(browser: Browser, many: str) -> None:
-    """500 runs, 40 incidents: the five worst, a line each; 50 rows, more when asked for; what is over is folded; all can
-    be filtered and sorted, and the choice stands in the address.
+    """500 runs, 40 incidents: the five worst, a line each; 50 rows, more when asked for; all can be filtered and sorted,
+    and the choice stands in the address.
     """
     page = opened(browser, many, width=1600, height=900)
     page.wait("document.querySelectorAll('tbody tr').length === 50")
@@ -329,22 +329,22 @@ def test_many_runs_and_incidents_fit_the_first_screen(browser: Browser, many: st
     assert page.evaluate(f"Math.max(...{cards}.map((a) => a.offsetHeight))") <= 40
     assert page.evaluate("document.querySelector('tbody tr').getBoundingClientRect().bottom") < 600
     assert page.text("#more summary") == "35 more: 35 hang"
-    assert page.text("p:has(> .button)") == "▸ Show 50 more of 350 ▸ Show 100 runs that are over"
-    page.evaluate("document.querySelector('.button[href*=over]').click()")
-    page.wait("document.querySelector('.button').textContent === '▸ Show 50 more of 450'")
+    assert page.text("p:has(> .button)") == "▸ Show 50 more of 450"
+    page.evaluate("document.querySelector('.button').click()")
+    page.wait("document.querySelectorAll('tbody tr').length === 100")
     page.evaluate("document.querySelector('[data-key=over_normal] a').click()")
     names = "[...document.querySelectorAll('tbody tr')].map((r) => r.dataset.key)"
     page.wait(f"{names}[0] === 'run-499'")
     page.evaluate("document.querySelector('[value=hung]').click()")
     type_into(page, "RUN-01 tp=3")
     page.wait(f"String({names}) === 'run-019,run-011'")
-    assert page.evaluate("location.search") == "?sort=-over_normal&over=1&q=RUN-01+tp%3D3&state=hung"
+    assert page.evaluate("location.search") == "?sort=-over_normal&rows=100&q=RUN-01+tp%3D3&state=hung"
     shared = opened(browser, page.evaluate("location.href"))
     assert shared.evaluate(names) == ["run-019", "run-011"]
     type_into(shared, "nothing")
     shared.wait("document.querySelector('main').textContent.includes('No run matches.')")
     shared.evaluate("[...document.querySelectorAll('main a')].find((a) => a.textContent === 'Show all runs').click()")
-    shared.wait(f"{names}.length === 50 && document.getElementById('query').value === ''")
+    shared.wait(f"{names}.length === 100 && document.getElementById('query').value === ''")
     assert page.problems == shared.problems == []
 
 
@@ -357,19 +357,13 @@ def type_into(page: Page, text: str) -> None:
 
 
 def test_what_a_reader_has_unfolded_focused_and_chosen_survives_a_renewal(browser: Browser, many: str) -> None:
-    """The page is replaced part by part: focus, an unfolded incident, its copied command; columns, also at the next visit."""
+    """The page is replaced part by part: focus, an unfolded incident, its copied command."""
     page = opened(browser, many)
     page.evaluate("document.querySelector('#incidents article summary').click()")
     page.evaluate("document.querySelector('#incidents [data-copies]').click()")
     page.wait("document.querySelector('#incidents [data-copies]').textContent === 'Copied'")
     page.evaluate("(document.querySelector('th[data-key=run] a').focus(), document.activeElement.click())")
-    page.wait("document.querySelector('tbody tr').dataset.key === 'run-399'")  # sorted by name, largest first
+    page.wait("document.querySelector('tbody tr').dataset.key === 'run-499'")  # sorted by name, largest first
     assert page.evaluate("document.activeElement.textContent") == "Run"
     assert page.evaluate("document.querySelector('#incidents article details').open")
-    page.evaluate("document.querySelector('[name=columns][value=grad_norm]').click()")
-    page.wait("document.querySelector('th[data-key=grad_norm]') !== null")
-    again = browser.page()
-    again.call("Page.navigate", url=many)
-    again.wait("document.querySelector('th[data-key=grad_norm]') !== null")
-    again.evaluate("localStorage.clear()")
-    assert page.problems == again.problems == []
+    assert page.problems == []

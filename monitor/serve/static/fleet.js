@@ -1,7 +1,6 @@
-// The page of all runs. The query of the address holds filter, order and columns; the server answers with the rows.
+// The page of all runs. The query of the address holds filter and order; the server answers with the rows.
 import { ask } from "./live.js";
 
-const KEPT = "megatron-monitor columns";
 const form = document.getElementById("filter");
 
 function choose(params) {
@@ -9,22 +8,12 @@ function choose(params) {
   ask();
 }
 
-function stored(columns) {
-  try {
-    if (columns) localStorage.setItem(KEPT, columns);
-    return (localStorage.getItem(KEPT) || "").split(",").filter(Boolean);
-  } catch {
-    return []; // the browser stores nothing for this page
-  }
-}
-
-form?.addEventListener("input", ({ target }) => {
+form?.addEventListener("input", () => {
   const params = new URLSearchParams(location.search), given = new FormData(form);
-  for (const name of ["q", "state", ...(target.name === "columns" ? ["columns"] : [])]) {
+  for (const name of ["q", "state"]) {
     params.delete(name);
     for (const value of given.getAll(name)) if (value) params.append(name, value);
   }
-  if (target.name === "columns") stored(given.getAll("columns"));
   choose(params);
 });
 form?.addEventListener("submit", (event) => event.preventDefault());
@@ -45,9 +34,3 @@ document.addEventListener("keydown", (event) => {
     form.elements.q.focus();
   }
 });
-
-const params = new URLSearchParams(location.search), columns = stored();
-if (columns.length && !params.has("columns")) {
-  for (const key of columns) params.append("columns", key);
-  choose(params);
-}

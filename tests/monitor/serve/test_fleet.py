@@ -58,7 +58,7 @@ def shown(query: str) -> list[str]:
         ("sort=-over_normal", "llama gpt-b gpt-a"),
         ("sort=-incidents", "gpt-b gpt-a llama"),
         ("sort=run", "gpt-a gpt-b llama"),
-        ("sort=nonsense&rows=x&columns=none", "gpt-b gpt-a llama"),
+        ("sort=nonsense&rows=x", "gpt-b gpt-a llama"),
         ("rows=1", "gpt-b"),
     ],
 )
@@ -67,22 +67,11 @@ def test_the_query_chooses_the_rows(query: str, names: str) -> None:
     assert shown(query) == names.split()
 
 
-def test_runs_that_are_over_are_folded_unless_somebody_looks_for_them() -> None:
-    """More than three, beside others."""
-    runs = [run("live"), *(run(f"over-{at}", "finished") for at in range(5))]
-    names = {
-        query: len(Choice.of(query).rows_of(runs, NOW).shown) for query in ("", "over=1", "q=over", "state=finished")
-    }
-    assert names == {"": 1, "over=1": 6, "q=over": 5, "state=finished": 5}
-    assert Choice.of("").rows_of(runs, NOW).ended == 5
-    assert len(Choice.of("").rows_of(runs[1:], NOW).shown) == 5
-
-
 def test_an_address_holds_what_differs_from_the_default() -> None:
     """A heading leads to largest first, smallest first, the default order; the other choices stay."""
-    choice = Choice.of("q=a+b&state=hung&columns=eta&columns=lm_loss")
-    assert choice.address() == "?q=a+b&state=hung&columns=eta&columns=lm_loss"
-    assert choice.address(q="", columns=Choice().columns) == "?state=hung"
+    choice = Choice.of("q=a+b&state=hung&rows=100")
+    assert choice.address() == "?q=a+b&state=hung&rows=100"
+    assert choice.address(q="", rows=50) == "?state=hung"
     assert [Choice.of(f"sort={sort}").next_sort("eta") for sort in ("", "-eta", "eta")] == [
         "?sort=-eta",
         "?sort=eta",

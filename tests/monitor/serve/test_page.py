@@ -96,26 +96,6 @@ def test_normal_is_the_pace_of_before() -> None:
     assert figures(page | {"normal_seconds": None}, NOW)["over_normal"].text == "+1.2\u00a0%"
 
 
-def test_the_table_may_have_other_columns() -> None:
-    """Those that the address names and that exist, in its order."""
-    page = page_of("a", progress_at=NOW - 5, grad_norm=1.5)
-    query = "columns=grad_norm&columns=progress_at&columns=none"
-    text = render_index(Snapshot(NOW, (RunSnapshot("a", {}, page),)), NOW, Choice.of(query))
-    assert re.findall("<th scope=col data-key=(\\w+)", text) == [
-        "run",
-        "state",
-        "incidents",
-        "grad_norm",
-        "progress_at",
-    ]
-    assert re.findall("<span class='value ' data-k=(\\w+)>([^<]*)", text) == [
-        ("grad_norm", "1.5"),
-        ("progress_at", "5.0 s ago"),
-    ]
-    assert "data-usual" not in text
-    assert "data-usual" in index(page)
-
-
 def test_in_a_row_the_worst_incident_comes_first() -> None:
     """Critical before warning before info; of equal ones the one that costs more."""
     open_ones = [
