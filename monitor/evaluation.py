@@ -18,7 +18,7 @@ from megatron_monitor.config import Config
 from megatron_monitor.detectors import RULES, crash, hang
 from megatron_monitor.detectors.base import RANK, AttemptRule, Finding, Rule, RuleSettings
 from megatron_monitor.incident_events import IncidentEvents
-from megatron_monitor.incidents import IncidentBook, Transition, give_up, judge
+from megatron_monitor.incidents import IncidentBook, Transition, give_up, judge, over_at
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event, LogEvent, TimersReported, TimeShown
 from megatron_monitor.run.evidence import confirm, settle
@@ -177,20 +177,11 @@ class Evaluator:
             due = crash.due(run.state)
             if due is not None and (observed >= due or not (run.state.live or run.state.attempt.unconfirmed)):
                 confirm(run.state, observed)
-        found = {} if self._is_over(run, now) else self._findings(run, observed)
+        found = {} if now >= over_at(run.state) else self._findings(run, observed)
         transitions = judge(run.book, run.state, found, now, self._repeat_interval, self.events, self._hold)
         hung = run.book.open.get("hang")
         run.state.attempt.hung = hung is not None and hung.severity == "critical"
         return transitions
-
-    def _is_over(self, run: MonitoredRun, now: float) -> bool:
-        """Return True if the run has finished and all its incidents must end."""
-        book = run.book
-        if run.state.attempt.phase != "finished":
-            book.finished_at = None
-        elif book.finished_at is None:
-            book.finished_at = now
-        return book.is_over(now)
 
     def quarantine(self, run: MonitoredRun, why: str, now: float) -> list[Transition]:
         """Report that the run cannot be evaluated any more, and end its other incidents."""
@@ -294,7 +285,7 @@ class Evaluator:
         state = run.state
         if state.progress_at is None or state.attempt.phase == "crashed":
             return -math.inf
-        due = run.book.ends_at()
+        due = run.book.ends_at(state)
         idle_until = state.progress_at + self._hang.minimum / 2
         return idle_until if due is None else min(idle_until, due)
 
@@ -302,7 +293,7 @@ class Evaluator:
         """Return the next instant after `now` at which time alone may change a finding."""
         found = (rule.of(run.state).finding(run.state, now, settings) for rule, settings in self._timed)
         ahead = [one.next_check for one in found if one.next_check is not None]
-        due = run.book.ends_at()
+        due = run.book.ends_at(run.state)
         if due is not None:
             ahead.append(max(due, now))
         return min(ahead, default=None)

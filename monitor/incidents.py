@@ -7,6 +7,7 @@ comes and goes is one incident: it ends after five minutes without the problem. 
 finished. incident_events.py decides which incidents are one event for people.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -101,13 +102,6 @@ class IncidentBook(Struct):
     over: dict[str, float] = field(default_factory=dict)
     """`KIND SEVERITY EVENT` -> instant of its end: its series is 0 for an hour."""
 
-    finished_at: float | None = None
-    """Instant of the first evaluation of the finished run."""
-
-    def is_over(self, now: float) -> bool:
-        """Return True if the run has finished, with time for incidents after its end such as a failed job."""
-        return self.finished_at is not None and now >= self.finished_at + _LINGERS
-
     def ended_lately(self, kind: str, now: float) -> list[str]:
         """Return the events of recently ended incidents that this kind supersedes.
 
@@ -116,13 +110,20 @@ class IncidentBook(Struct):
         recent = [labels.split(" ", 2) for labels, at in self.over.items() if now - at <= _FOLLOWS]
         return [event for other, _, event in recent if event and kind in _INHIBITED_BY.get(other, ())]
 
-    def ends_at(self) -> float | None:
+    def ends_at(self, state: RunState) -> float | None:
         """Return when the next incident ends by itself: an absent level, or any incident of a finished run."""
-        if self.finished_at is not None:
-            return min((max(self.finished_at, one.opened_at) + _LINGERS for one in self.open.values()), default=None)
+        if state.attempt.phase == "finished":
+            return min((max(over_at(state), one.opened_at + _LINGERS) for one in self.open.values()), default=None)
         return min(
             (one.over_since + _LINGERS for one in self.open.values() if one.over_since is not None), default=None
         )
+
+
+def over_at(state: RunState) -> float:
+    """Return when all incidents of a finished run end, with time for incidents after its end such as a failed job.
+    Infinite: it has not finished.
+    """
+    return state.attempt.phase_since + _LINGERS if state.attempt.phase == "finished" else math.inf
 
 
 def judge(
@@ -249,7 +250,7 @@ class _Tick(NamedTuple):
         """
         incident = self.book.open[kind]
         if over:
-            return self.book.finished_at is not None and self.now - incident.opened_at < _LINGERS
+            return self.state.attempt.phase == "finished" and self.now - incident.opened_at < _LINGERS
         continues = self.state.attempt.phase not in ENDED and self.state.attempt.number == incident.attempt
         if kind not in _LEVELS or not continues:
             return False

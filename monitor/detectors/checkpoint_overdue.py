@@ -1,16 +1,15 @@
 """The rule `checkpoint_overdue`: the run continues much longer without a save than before, or than its arguments state.
 
-A run that saves by the clock has no interval in iterations and is not judged. A run that never saved may not intend to
-save, so that the finding is only shown.
+A run that saves by the clock has no interval in iterations and is not judged, and neither is a run that never saved.
 """
 
+import math
 from collections.abc import Sequence
 
-from msgspec import Struct, field
+from msgspec import field
 
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, RuleSettings, Severity
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, RuleSettings
 from megatron_monitor.parsers.events import CheckpointSaved
-from megatron_monitor.parsers.programs import program_of
 from megatron_monitor.run.derived import unsaved_progress_seconds
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
@@ -18,19 +17,7 @@ from megatron_monitor.statistics.median import median_high
 
 _MAX_SPANS = 8  # remembered spans between saves
 _REGULAR = 1.1  # maximum ratio of the longest to the shortest span of a run that saves every N iterations
-
-
 _FACTOR = 2.0  # Times the interval: one omitted save is notified when the next one is due as well.
-_NEVER_FACTOR = 3.0  # Times the interval of the arguments, for a run that has not saved yet: shown, not notified.
-
-
-class Limit(Struct):
-    """The maximum distance since the last save."""
-
-    notified: bool
-    """False: only shown."""
-    basis: str
-    iterations: float
 
 
 class CheckpointOverdue(Rule):
@@ -45,10 +32,12 @@ class CheckpointOverdue(Rule):
     """Iteration of the last save, or of the beginning of this attempt if that is later."""
     spans: list[int] = field(default_factory=list)
     attempt: int = 0
-    saves: int = 0
+    saved: bool = False
+    every: int | None = None
+    """Usual iterations between two saves. None: unknown."""
+    due: float = math.inf
+    """Last iteration at which the next save is not overdue."""
     over: bool = False
-    silent_until: int = 0
-    """Iteration before which no save is overdue."""
 
     def on_event(self, state: RunState, event: CheckpointSaved, _settings: RuleSettings) -> bool:
         """A save is complete."""
@@ -56,48 +45,34 @@ class CheckpointOverdue(Rule):
         iteration = event.iteration if event.iteration is not None else state.learned.checkpoints.last_iteration
         if iteration is None or iteration == self.last:
             return False
-        if self.saves and self.last is not None and self.attempt == attempt.number and iteration > self.last:
+        if self.saved and self.last is not None and self.attempt == attempt.number and iteration > self.last:
             self.spans.append(iteration - self.last)
             del self.spans[:-_MAX_SPANS]
-        self.last, self.attempt = iteration, attempt.number
-        self.saves += 1
-        self.silent_until = iteration + (attempt.topology.save_interval or self._usual() or 0)
+        self.saved = True
+        self._expect(attempt, iteration)
         was, self.over = self.over, False
         return was
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """Count iterations. Return True if the limit is crossed."""
-        attempt, changed, reported = state.attempt, False, 0
-        limit: Limit | None = None
+        attempt, changed = state.attempt, False
         for step in steps:
             if not step.counted:
                 continue
-            iteration, interval = step.iteration, step.interval
             if self.last is None or self.attempt != attempt.number:
                 # an attempt begins at a checkpoint: the count restarts, and its first span is not representative
-                if self.last is None or not 0 <= iteration - self.last <= interval:
-                    self.last = iteration
-                self.attempt = attempt.number
-                self.silent_until = self.last + (attempt.topology.save_interval or 0)
-            if iteration < self.silent_until:
-                continue
-            if interval != reported:  # only this source of the limit can change within a batch
-                reported, limit = interval, self._limit(attempt, interval)
-            over = limit is not None and iteration - self.last > limit.iterations
-            if over != self.over:
-                self.over, changed = over, True
+                continues = self.last is not None and 0 <= step.iteration - self.last <= step.interval
+                self._expect(attempt, self.last if continues and self.last is not None else step.iteration)
+            if (step.iteration - step.interval > self.due) != self.over:
+                self.over, changed = not self.over, True
         return changed
 
-    def _limit(self, attempt: Attempt, line: int) -> Limit | None:
-        """Return the limit of this run, or None if no save can be expected. `line`: iterations per line."""
-        planned = attempt.topology.save_interval
-        if not self.saves:
-            if not planned or not attempt.topology.saves or not program_of(attempt.format).reports_saves:
-                return None
-            return Limit(False, f"the arguments request one every {planned} iterations", _NEVER_FACTOR * planned + line)
-        usual = self._usual()
-        every = max(planned, usual or 0) if planned else usual
-        return None if every is None else Limit(True, f"usually every {every} iterations", _FACTOR * every + line)
+    def _expect(self, attempt: Attempt, last: int) -> None:
+        """Expect the next save after this iteration."""
+        planned, usual = attempt.topology.save_interval, self._usual()
+        self.last, self.attempt = last, attempt.number
+        self.every = max(planned or 0, usual or 0) or None
+        self.due = last + _FACTOR * self.every if self.every and self.saved else math.inf
 
     def _usual(self) -> int | None:
         """Return the interval of a run that saves every N iterations. A save on a signal makes a short span."""
@@ -109,22 +84,17 @@ class CheckpointOverdue(Rule):
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire until the next complete save."""
-        attempt = state.attempt
-        if attempt.phase == "saving":
+        iteration, risk = state.attempt.latest.iteration, unsaved_progress_seconds(state) or 0.0
+        if state.attempt.phase == "saving":
             return UNKNOWN  # the run may be about to end
-        limit, iteration = self._limit(attempt, attempt.log_interval or 1), attempt.latest.iteration
-        if limit is None or self.last is None or iteration is None:
+        if not self.over or self.last is None or iteration is None or self.attempt != state.attempt.number:
             return CLEAR
-        since, risk = iteration - self.last, unsaved_progress_seconds(state) or 0.0
-        if since <= limit.iterations:
-            return CLEAR
-        saved = f"since iteration {self.last}" if self.saves else "at all"
-        summary = f"no checkpoint {saved}: {since} iterations, {risk:.0f} s of training; {limit.basis}"
+        since, usual = iteration - self.last, f"usually every {self.every} iterations"
+        summary = f"no checkpoint since iteration {self.last}: {since} iterations, {risk:.0f} s of training; {usual}"
         evidence = {
             "iterations": since,
             "unsaved_progress_seconds": round(risk, 1),
-            "last_complete_iteration": self.last if self.saves else None,
-            "limit": limit.basis,
+            "last_complete_iteration": self.last,
+            "limit": usual,
         }
-        severity: Severity = "warning" if limit.notified else "info"
-        return Finding("firing", severity, summary, evidence, onset=self.last, display_only=not limit.notified)
+        return Finding("firing", "warning", summary, evidence, onset=self.last)

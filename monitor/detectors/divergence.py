@@ -7,6 +7,7 @@ blocks differ, so that slow changes of the data are not reported.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -20,7 +21,6 @@ from megatron_monitor.detectors.base import (
     percent,
     rollback,
 )
-from megatron_monitor.detectors.loss_spike import is_news
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high, spread
@@ -38,6 +38,18 @@ _SPREADS = 6.0  # Times the noise of the run's own blocks: with 2 % noise the me
 _BLOCK = 25  # Lines per block: three blocks are the time to detection, and fewer lines make the median too noisy.
 _BLOCKS = 40  # Blocks among which the lowest is searched: a thousand lines, so that a slow rise adds up.
 _CRITICAL = 0.1  # No run on record recovered from such a rise by itself.
+
+
+def is_news(rule: Any, step: Step) -> bool:
+    """Return True if the step has a loss that no other node has printed. `rule.seen` holds the last one."""
+    if not step.reported or step.loss is None or (step.iteration, step.loss) == rule.seen:
+        return False
+    rule.seen = (step.iteration, step.loss)
+    return True
+
+
+Block = tuple[int, float, int | None, int | None]
+"""Last iteration, median of the log loss, consumed samples, last checkpoint."""
 
 
 class Rise(Struct):
@@ -79,8 +91,8 @@ class Divergence(Rule):
 
     attempt: int = 0
     current: list[float] = field(default_factory=list)
-    blocks: list[tuple[int, float, int | None, int | None]] = field(default_factory=list)
-    """(last iteration, median of the log loss, consumed samples, last checkpoint), oldest first."""
+    blocks: list[Block] = field(default_factory=list)
+    """The oldest first."""
     noises: list[float] = field(default_factory=list)
     """For each of the last blocks, how far the noise between lines moves its median."""
     seen: tuple[int, float] | None = None

@@ -12,9 +12,8 @@ not recover is notified.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import sub
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -29,6 +28,7 @@ from megatron_monitor.detectors.base import (
     rollback,
     stated,
 )
+from megatron_monitor.detectors.divergence import Block, Divergence, is_news
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high as median
@@ -43,7 +43,6 @@ LOSS_SPREAD, NORM_SPREAD = 0.004, 0.05
 
 MINIMUM = 64  # lines before the first evaluation
 BARS_EVERY = 16  # lines between two updates of level, spread and bars
-LEVEL_EVERY, _LEVELS = 32, 256  # lines between two stored levels, and their number: a resume is compared with them
 CLOSED_BY = 3  # normal lines in a row that end a spike
 _ROOT_2 = math.sqrt(2)
 _WINDOW = 128  # lines of the present normal, as in OLMo-core: enough for quartiles, few enough to follow changes
@@ -153,21 +152,6 @@ class Spike(Struct):
     checkpoint: int | None = None
 
 
-def mark_level(levels: list[tuple[int, float]], iteration: int, level: float) -> None:
-    """Store the level at this iteration."""
-    levels.append((iteration, level))
-    if len(levels) > _LEVELS:
-        del levels[::2]  # the past becomes coarser and is never forgotten
-
-
-def is_news(rule: Any, step: Step) -> bool:
-    """Return True if the step has a loss that no other node has printed. `rule.seen` holds the last one."""
-    if not step.reported or step.loss is None or (step.iteration, step.loss) == rule.seen:
-        return False
-    rule.seen = (step.iteration, step.loss)
-    return True
-
-
 def _level(values: list[float]) -> float | None:
     """Return the expected next value, or None if too few are known."""
     if len(values) < MINIMUM:
@@ -233,7 +217,6 @@ class LossSpike(Rule):
     lines: int = 0
     samples: int | None = None
     seen: tuple[int, float] | None = None
-    levels: list[tuple[int, float]] = field(default_factory=list)
     resume_left: int = 0
     resume_level: float | None = None
     resume_excess: list[float] = field(default_factory=list)
@@ -323,22 +306,21 @@ class LossSpike(Rule):
             spike.stage = _stage(spike, loss_excess, norm_excess or 0.0, floor, math.log1p(_RECOVERED))
         return spike.stage != before
 
-    def resume(self, attempt: int, iteration: int) -> bool:
-        """Forget what a new attempt will recompute, and end the open spike. Return True if one was open."""
+    def resume(self, attempt: int, iteration: int, blocks: Iterable[Block]) -> bool:
+        """Forget what a new attempt will recompute, and end the open spike. Return True if one was open.
+
+        `blocks`: the losses of the attempts before.
+        """
         was_open = self.spike is not None
         self.attempt = attempt
         self.spike = None
         self.loss.before(iteration)
         self.norm.before(iteration)
-        self.levels = [level for level in self.levels if level[0] < iteration]
-        self.resume_left, self.resume_excess = 0, []
-        self.resume_level = None
+        self.resume_excess = []
+        self.resume_level = max(((last, level) for last, level, *_ in blocks if last < iteration), default=(0, None))[1]
         if len(self.loss.values) >= MINIMUM // 4:
-            self.resume_level = median(self.loss.values[-LEVEL_EVERY:])
-        elif self.levels:
-            self.resume_level = self.levels[-1][1]
-        if self.resume_level is not None:
-            self.resume_left = _RESUME_LINES
+            self.resume_level = median(self.loss.values[-_STRETCH:])
+        self.resume_left = 0 if self.resume_level is None else _RESUME_LINES
         self.set_bars()
         return was_open
 
@@ -362,7 +344,7 @@ class LossSpike(Rule):
                 continue
             printed, norm = step.loss, step.grad_norm
             if self.attempt != number:
-                changed |= self.resume(number, step.iteration)
+                changed |= self.resume(number, step.iteration, Divergence.of(state).blocks)
             loss = log(printed) if printed is not None and 0.0 < printed < infinite else None
             # 0.000 and -1 are not computed, and a norm that is NaN belongs to another rule
             norm = log(norm) if norm is not None and 0.0 < norm < infinite else None
@@ -384,8 +366,6 @@ class LossSpike(Rule):
             self.lines += 1
             if not self.lines % BARS_EVERY:
                 self.set_bars()
-                if not self.lines % LEVEL_EVERY and len(self.loss.values) >= LEVEL_EVERY:
-                    mark_level(self.levels, step.iteration, median(self.loss.values[-LEVEL_EVERY:]))
         return changed
 
     def _off(self, state: RunState, step: Step, loss: float | None, norm: float | None) -> bool:

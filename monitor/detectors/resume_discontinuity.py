@@ -2,7 +2,7 @@
 
 The first lines of a new attempt are compared with what the run itself printed: learning rate, batch size and consumed
 samples at the same iteration if it is computed again, otherwise just before it. A run that continues from its
-checkpoint repeats its past exactly. A planned change (other arguments of the schedule) is shown and not notified.
+checkpoint repeats its past exactly. Other arguments of the schedule are a planned change: nothing is compared.
 """
 
 import bisect
@@ -57,8 +57,6 @@ class ResumeDiscontinuity(Rule):
     found: list[dict[str, Any]] = field(default_factory=list)
     found_at: float = 0.0
     found_iteration: int | None = None
-    deliberate: bool = False
-    """True if the last restart had another plan."""
     awaited: int = 0
     """Number of lines of this attempt whose learning rate is still compared."""
     left_early: bool = False
@@ -89,7 +87,7 @@ class ResumeDiscontinuity(Rule):
             if self.awaited and rate is not None and iteration:
                 changed |= self._compare_rate(step)
             is_line = step.counted if attempt.whole_lines else rate is not None and iteration
-            if is_line and (self.deliberate or not self.found):
+            if is_line and not self.found:
                 self._add(PrintedStep(iteration, rate, step.batch_size, step.samples))
         return changed
 
@@ -104,7 +102,8 @@ class ResumeDiscontinuity(Rule):
     def _resumed(self, state: RunState, step: Step) -> bool:
         """Compare the first step of an attempt. Return True if the finding has changed."""
         had, plan = bool(self.found), (state.attempt.topology.schedule, state.attempt.train_iterations)
-        self.deliberate = plan != (self.schedule, self.total)
+        if plan != (self.schedule, self.total):
+            self.lines = []
         self.schedule, self.total = plan
         self.attempt, self.found, self.awaited = state.attempt.number, [], _COMPARED
         self._take(step, list(self._values(state, step)))
@@ -130,10 +129,8 @@ class ResumeDiscontinuity(Rule):
 
     def _take(self, step: Step, found: list[dict[str, Any]]) -> None:
         for item in found:
-            self.found.append(item | {"severity": "info"} if self.deliberate else item)
+            self.found.append(item)
             self.found_at, self.found_iteration = step.at, step.iteration
-        if found and self.deliberate:
-            self.lines = []  # the new plan is the past of the next attempt
 
     # --- the past -----------------------------------------------------------------------------------------------
 
@@ -208,8 +205,6 @@ class ResumeDiscontinuity(Rule):
             return CLEAR
         worst: Severity = max((item["severity"] for item in self.found), key=lambda name: RANK[name])
         texts = "; ".join(item["text"] for item in self.found)
-        meant = " (other arguments: meant)" if worst == "info" else ""
-        summary = f"after the restart at iteration {self.found_iteration}: {texts}{meant}"
-        onset, display_only = self.found_iteration, worst == "info"
+        summary = f"after the restart at iteration {self.found_iteration}: {texts}"
         evidence = {"restart": state.attempt.number, "found": self.found}
-        return Finding("firing", worst, summary, evidence, onset=onset, since=self.found_at, display_only=display_only)
+        return Finding("firing", worst, summary, evidence, onset=self.found_iteration, since=self.found_at)

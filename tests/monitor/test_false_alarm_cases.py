@@ -10,7 +10,7 @@ import pytest
 
 from megatron_monitor.detectors.base import CLEAR, Finding
 from megatron_monitor.incident_events import IncidentEvents
-from megatron_monitor.incidents import IncidentBook, Transition, judge
+from megatron_monitor.incidents import IncidentBook, Transition, judge, over_at
 from megatron_monitor.run.state import RunState
 from tests.conftest import spread
 from tests.lines import dump
@@ -317,12 +317,11 @@ def test_a_finished_run_leaves_nothing_open_but_what_has_just_begun() -> None:
     """A job that fails behind its training's end: an Alertmanager waits half a minute before it tells of it."""
     run = Run()
     run.at(0.0, firing("memory_pressure"))
-    run.state.attempt.phase = "finished"
-    run.book.finished_at = 1000.0
+    run.state.attempt.phase, run.state.attempt.phase_since = "finished", 1000.0
     assert len(run.at(1100.0, firing("memory_pressure") | firing("crash"))) == 1
-    assert (run.book.is_over(1299.0), run.book.is_over(1300.0), run.book.ends_at()) == (False, True, 1300.0)
+    assert over_at(run.state) == run.book.ends_at(run.state) == 1300.0
     assert [item.incident for item in run.at(1300.0, {})] == ["memory_pressure"]
-    assert run.book.ends_at() == 1400.0
+    assert run.book.ends_at(run.state) == 1400.0
     assert run.at(1399.0, {}) == []
     assert [item.incident for item in run.at(1400.0, {})] == ["crash"]
 

@@ -154,13 +154,15 @@ def test_what_else_may_not_go_on(values: dict[str, Any], severity: str, word: st
     assert (reported.severity, word in reported.summary) == (severity, True)
 
 
-def test_another_plan_is_a_hint() -> None:
-    """Other arguments for the schedule: meant. Shown, nobody is woken."""
+def test_another_plan_is_meant() -> None:
+    """Other arguments for the schedule: nothing is compared. The new plan is the past of the next attempt."""
     run = begun()
     run.say(restarted(400, lr=1e-05), 600.0)
     trained(run, 401, 405, rate=1e-05)
-    reported = run.firing(KIND)
-    assert (reported.severity, reported.display_only) == ("info", True)
+    assert not run.fired(KIND)
+    run.say(restarted(405, lr=1e-05), 600.0)
+    trained(run, 406, 410, rate=3e-05)
+    assert run.firing(KIND).severity == "critical"
 
 
 def test_a_batch_size_that_ramps_up_is_silent() -> None:
