@@ -9,7 +9,6 @@ import gzip
 import http.client
 import logging
 import random
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from megatron_monitor.follow.messages import (
 from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.follow.settings import QUEUE_SIZE, STOP_SECONDS
 from megatron_monitor.identity import named
+from megatron_monitor.notifiers.posting import opener
 from megatron_monitor.pushed import REFUSED
 from megatron_monitor.store import Store
 from megatron_monitor.system.clock import Clock
@@ -48,6 +48,7 @@ _BATCH_BYTES = 1 << 20
 _MIN_PAUSE = 0.5  # between two batches
 _TIMEOUT = 60.0  # of a push
 _MAX_RETRY_PAUSE = 30.0
+_ACCEPTED = 204
 _PERMANENT_ERRORS = frozenset({400, 413, 415})
 _PART = "progress"  # the only part of the state file
 
@@ -61,22 +62,27 @@ class Target:
     """Read at each push."""
 
     def push(self, body: bytes) -> float | None:
-        """Push Loki's JSON in gzip. Returns the seconds after which to try again; None if no other try is needed."""
+        """Push Loki's JSON in gzip. Returns the seconds after which to try again; None if no other try is needed.
+
+        Only the answer of a receiver confirms lines: no redirect is followed, and a page of another server is none.
+        """
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         try:
             if self.token_file is not None:
                 headers["Authorization"] = f"Bearer {self.token_file.read_text('utf-8').strip()}"
             request = urllib.request.Request(self.url, body, headers)  # noqa: S310 - the command checked it
-            urllib.request.urlopen(request, timeout=_TIMEOUT).close()  # noqa: S310 - as above
-        except urllib.error.HTTPError as error:
-            answer = error.read(200).decode("utf-8", "replace").strip()
-            _log.warning("push to %s refused: %d %s", self.url, error.code, answer)
-            retry_after = error.headers.get("Retry-After", "0")
-            return None if error.code in _PERMANENT_ERRORS else float(retry_after) if retry_after.isdigit() else 0.0
+            with opener().open(request, timeout=_TIMEOUT) as answer:
+                status, text = answer.status, answer.read(200).decode("utf-8", "replace").strip()
+                retry_after = answer.headers.get("Retry-After", "0")
         except (OSError, http.client.HTTPException) as error:
             _log.warning("push to %s failed: %s", self.url, error)
             return 0.0
-        return None
+        if status == _ACCEPTED:
+            return None
+        _log.warning("push to %s refused: %d %s", self.url, status, text)
+        if status in _PERMANENT_ERRORS:
+            return None
+        return min(_MAX_RETRY_PAUSE, float(retry_after)) if retry_after.isdecimal() else 0.0
 
 
 @dataclass(slots=True)

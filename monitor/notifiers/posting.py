@@ -51,7 +51,7 @@ class Posting(Notifier, frozen=True, kw_only=True):
         body = text.encode("utf-8", "replace")
         try:
             request = urllib.request.Request(url, data=body, headers=self._headers(more), method="POST")  # noqa: S310 - url_of lets http and https pass only
-            with _opener().open(request, timeout=self.timeout) as answer:
+            with opener().open(request, timeout=self.timeout) as answer:
                 status, reason = int(answer.status), str(answer.reason)
                 first, *rest = _lines(answer) or [""]
         except OSError as error:
@@ -115,7 +115,7 @@ class Hook(Posting, frozen=True, kw_only=True):
             raise DeliveryError(f"in {self.url_file}: {error}", permanent=True) from error
 
 
-def _opener() -> urllib.request.OpenerDirector:
+def opener() -> urllib.request.OpenerDirector:
     """Return an opener for http, https and the environment's proxies: without redirects, file: and ftp:."""
     opener = urllib.request.OpenerDirector()
     for handler in (
