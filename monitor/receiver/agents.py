@@ -7,7 +7,7 @@ The report is written to a file each second, for the daemon and for a restarted 
 import contextlib
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
@@ -38,6 +38,9 @@ class Agents:
         self._lock = threading.Lock()
         self._agents: dict[str, Agent] = {}  # those that send heartbeats; times by our clock as it was at the start
         self._delays: dict[str, deque[float]] = {}
+        self.tenants = 1
+        """Number of tenants: each has its share of the agents."""
+        self._of_tenant: Counter[str] = Counter()
 
     def load(self) -> None:
         """Restore the agents of the file. A file that cannot be read holds none."""
@@ -48,6 +51,7 @@ class Agents:
     def restore(self, agents: Mapping[str, Agent]) -> None:
         """Add agents that were known before."""
         self._agents |= agents
+        self._of_tenant = Counter(map(tenant_of, self._agents))
 
     def note(self, name: str, until: float, now: float, *, heartbeat: bool, refused: bool = False) -> None:
         """Note lines that came at `now` and were written at `until` by the agent's own clock (Unix seconds). `refused`:
@@ -57,9 +61,11 @@ class Agents:
             now -= self._set_by()
             agent = self._agents.get(name)
             if agent is None:
-                if not heartbeat or len(self._agents) >= _MAX_AGENTS:
+                tenant = tenant_of(name)
+                if not heartbeat or max(self._of_tenant[tenant] * self.tenants, len(self._agents)) >= _MAX_AGENTS:
                     return
                 agent = self._agents[name] = Agent(0.0)
+                self._of_tenant[tenant] += 1
             if heartbeat:
                 self._measure(name, agent, now - until)
             offset = min(self._delays.get(name, (0.0,))) if agent.behind is None else agent.behind + agent.shift
@@ -97,6 +103,7 @@ class Agents:
             set_by = self._set_by()
             for name in [name for name, one in self._agents.items() if now - set_by - one.seen > _FORGET_AGENT]:
                 del self._agents[name]
+                self._of_tenant[tenant_of(name)] -= 1
                 self._delays.pop(name, None)
             agents = {}
             for name, agent in self._agents.items():
@@ -114,6 +121,11 @@ class Agents:
         """Return the seconds by which the receiver's clock was set since the start."""
         seconds = 0.0 if self._clock is None else self._clock.wall() - self._clock.monotonic() - self._begin
         return seconds if abs(seconds) > _CLOCK_TOLERANCE else 0.0
+
+
+def tenant_of(agent: str) -> str:
+    """Return the tenant of an agent by its name (see `labels.agent_of`)."""
+    return agent.partition("%2F")[0]
 
 
 def replace_file(path: Path, data: bytes) -> bool:

@@ -12,7 +12,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,6 +85,7 @@ class _Tenant:
     runs: dict[str, float] = field(default_factory=dict)
     bytes_left: float = 0.0
     at: float = float("-inf")
+    requests: int = 0  # that are being answered
 
     def seconds_until_allowed(self, size: int, quota: int, now: float) -> float:
         """Charge `size` bytes and return 0, or return the seconds to wait. Ten seconds' quota may come at once."""
@@ -134,8 +136,9 @@ class Receiver:
     def configure(self, config: Config) -> None:
         """Use this configuration from the next push on; address and directory stay."""
         self._settings, self._watches = config.receiver, config.runs
-        self._spool.size = self._settings.spool_size
+        self._spool.size, self._spool.streams = self._settings.spool_size, self._settings.max_runs * _STREAMS_PER_RUN
         self._credentials = Credentials(self._settings.tenants)
+        self.agents.tenants = max(1, len(self._settings.tenants))
         self.server.auth = self._credentials.allows if self._settings.tenants else None
         host = host_and_port(self._settings.listen or "localhost:0")[0]
         self.server.hosts = Hosts(host, self.server.address[0])
@@ -214,17 +217,37 @@ class Receiver:
         packing = request.headers.get("content-encoding", "").strip().lower()
         if protocol == "loki" and not as_json and not packing:
             packing = "snappy"  # Loki's own clients send no Content-Encoding
-        body = unpack(request.body, packing, MAX_BODY_BYTES)
-        quota, now = self._settings.max_bytes_per_second, self._clock.monotonic()
-        with self._lock:
-            seconds = self._tenants.setdefault(tenant, _Tenant()).seconds_until_allowed(len(body), quota, now)
-        if seconds > 0.0:
-            raise QuotaError("more than receiver.max_bytes_per_second", seconds)
-        push = bounded(parse_json(body) if as_json else parse_protobuf(body))
-        why = self._store(push, tenant)
+        with self._turn_of(tenant):
+            body = unpack(request.body, packing, MAX_BODY_BYTES)
+            self._charge(tenant, len(body))
+            push = bounded(parse_json(body) if as_json else parse_protobuf(body))
+            why = self._store(push, tenant)
         if protocol == "otlp":
             return _otlp_reply(kind, push.refused, why or "no dated text")
         return text_reply(400, f"{why}\n") if why else Reply(204, "text/plain", b"")
+
+    @contextmanager
+    def _turn_of(self, tenant: str) -> Iterator[None]:
+        """Leave half of the threads to other tenants, if there are any. QuotaError."""
+        most = _LIMITS.threads // 2 if len(self._settings.tenants) > 1 else _LIMITS.threads
+        with self._lock:
+            own = self._tenants.setdefault(tenant, _Tenant())
+            if own.requests >= most:
+                raise QuotaError(f"more than {most} requests at once", 1.0)
+            own.requests += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                own.requests -= 1
+
+    def _charge(self, tenant: str, size: int) -> None:
+        """Charge unpacked bytes to the tenant. QuotaError."""
+        quota, now = self._settings.max_bytes_per_second, self._clock.monotonic()
+        with self._lock:
+            seconds = self._tenants[tenant].seconds_until_allowed(size, quota, now)
+        if seconds > 0.0:
+            raise QuotaError("more than receiver.max_bytes_per_second", seconds)
 
     def _store(self, push: Push, tenant: str) -> str:
         """Write the lines. Returns which run was refused because of the tenant's quota; empty: none."""

@@ -54,6 +54,8 @@ class Spool:
     def __init__(self, directory: Path, size: int, segment: int = _MAX_FILE_BYTES) -> None:
         """`size`: most bytes of all files of a tenant; `segment`: of one file."""
         self.directory, self.size, self._segment = directory, size, segment
+        self.streams = 2**62
+        """Streams of a tenant beyond so many are removed like old ones, those written first before others."""
         self._files: dict[str, _SpoolFile] = {}
         self._lock = threading.Lock()
         self._descriptor = -1
@@ -177,9 +179,11 @@ class Spool:
                 self._sizes[_tenant(name)] += status.st_size
                 if path.suffix == ".log":
                     found.append((status.st_mtime, name))
+        left = Counter(_tenant(name) for _, name in found)
         for written, name in sorted(found):
             with contextlib.suppress(FileNotFoundError):
-                self._clean_stream(name, is_old=now - written > _KEEP)
+                self._clean_stream(name, is_old=now - written > _KEEP or left[_tenant(name)] > self.streams)
+            left[_tenant(name)] -= 1
 
     def _clean_stream(self, name: str, *, is_old: bool) -> None:
         tenant, path, file = _tenant(name), self.directory / name, self._files.get(name)

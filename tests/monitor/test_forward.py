@@ -25,7 +25,8 @@ class Answering(ThreadingHTTPServer):
                     self.send_header(name, value)
                 self.end_headers()
 
-            do_GET = do_POST
+            def do_GET(self) -> None:
+                self.do_POST()
 
             def log_message(self, *_arguments: object) -> None:
                 pass

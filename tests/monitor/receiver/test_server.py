@@ -6,7 +6,9 @@ import hashlib
 import json
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
@@ -18,11 +20,12 @@ import pytest
 from megatron_monitor.config import load
 from megatron_monitor.pushed import PATTERN, REFUSED, AgentReport, run_at
 from megatron_monitor.receiver import server as module
+from megatron_monitor.receiver.labels import StreamFile
 from megatron_monitor.receiver.server import Credentials, Receiver
 from megatron_monitor.receiver.spool import QuotaError
 from tests.clock import ManualClock
 from tests.monitor.receiver.senders import otlp_push, push_request, snapped
-from tests.programs import slack
+from tests.programs import slack, wait
 
 NS = 1_777_000_000_000_000_000
 LABELS = {"run": "gpt", "pod": "gpt-0"}
@@ -225,6 +228,25 @@ def test_a_tenant_has_its_quota(running: Callable[..., Running]) -> None:
     assert one.status(LOKI, loki("b", labels=labels[0]), bearer("small")) == 204
     one.clock.advance(3601.0)  # pods come and go: those that write no more have no share
     assert [one.status(LOKI, loki("c", labels=some), bearer("small")) for some in (labels[2], streams[-1])] == [204] * 2
+
+
+def test_a_tenant_leaves_threads_to_others(running: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its requests that take long hold half of them; the further ones come again, and those of another are taken."""
+    one, waiting, append = running(tenants("slow", "calm")), threading.Event(), module.Spool.append
+
+    def late(spool: module.Spool, stream: StreamFile, *arguments: Any) -> tuple[int, int]:
+        if stream.run.startswith("slow"):
+            waiting.wait(slack(20))
+        return append(spool, stream, *arguments)
+
+    monkeypatch.setattr(module.Spool, "append", late)
+    with ThreadPoolExecutor(12) as senders:
+        pushes = [senders.submit(one.status, LOKI, loki("x"), bearer("slow")) for _ in range(12)]
+        wait(lambda: sum(push.done() for push in pushes) == 8, 10.0, "the refusals")
+        assert one.status(LOKI, loki("x"), bearer("calm")) == 204
+        waiting.set()
+    assert sorted(push.result() for push in pushes) == [204] * 4 + [429] * 8
+    assert one.status(LOKI, loki("x"), bearer("slow")) == 204
 
 
 def test_a_quota_is_of_unpacked_bytes(running: Callable[..., Running]) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from megatron_monitor.pushed import path_of
+from megatron_monitor.receiver import agents as agents_module
 from megatron_monitor.receiver import spool as module
 from megatron_monitor.receiver.agents import Agents
 from megatron_monitor.receiver.labels import StreamFile
@@ -222,6 +223,26 @@ def test_files_of_old(tmp_path: Path) -> None:
     assert there == [False] * 5 + [True] * 5
 
 
+def test_a_tenant_keeps_so_many_files(tmp_path: Path) -> None:
+    """Invented streams neither fill the file system nor the observer's memory: the oldest that are read go first, and
+    nothing of another tenant does.
+    """
+    spool = opened(tmp_path)
+    invented = [StreamFile("a/x", path_of("a", f"x{number}", "n"), "") for number in range(9)]
+    others = [StreamFile("b/x", path_of("b", "x", f"n{number}"), "") for number in range(3)]
+    for stream in (*others, *invented):
+        spool.append(stream, [(NS, b"x")], NOW)
+    for age, stream in enumerate(reversed((*others, *invented))):
+        os.utime(tmp_path / "spool" / stream.name, (0, NOW - age))
+    read_by_observer(tmp_path, *others, *invented[1:])
+    spool.close()
+    spool = Spool(tmp_path / "spool", 1 << 30)
+    spool.streams = 4
+    spool.open(NOW)
+    there = [(tmp_path / "spool" / stream.name).exists() for stream in (*others, *invented)]
+    assert there == [True] * 3 + [True] + [False] * 4 + [True] * 4
+
+
 def test_one_receiver_a_directory(tmp_path: Path) -> None:
     """A second one is told whose it is."""
     first = opened(tmp_path)
@@ -256,6 +277,26 @@ def test_agents(tmp_path: Path) -> None:
     again.load()
     assert again.report(2000.0).states(2000.0).beating == {"node7", "slow"}
     assert set(stale(again, 2000.0)) == {"node7", "slow"}
+
+
+def test_agents_of_one_tenant_leave_room_for_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tenant has its share; an agent that is known stays known, also in a restarted receiver."""
+    monkeypatch.setattr(agents_module, "_MAX_AGENTS", 10)
+    agents = Agents()
+    agents.tenants = 2
+    for number in range(20):
+        agents.note(f"a%2Fn{number}", 0.0, 0.0, heartbeat=True)
+    for restarted in (False, True):
+        if restarted:
+            known, agents = agents.report(0.0).agents, Agents()
+            agents.tenants = 2
+            agents.restore(known)
+        agents.note("a%2Fnew", 0.0, 0.0, heartbeat=True)
+        agents.note(f"b%2F{restarted}", 0.0, 0.0, heartbeat=True)
+        agents.note("a%2Fn1", 5.0, 5.0, heartbeat=True)
+        found = agents.report(5.0).agents
+        assert [name for name in found if name.startswith("b")][-1:] == [f"b%2F{restarted}"]
+        assert (len(found), found["a%2Fn1"].seen) == (6 + restarted, 5.0)
 
 
 def test_our_clock_is_set(tmp_path: Path) -> None:
