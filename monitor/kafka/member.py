@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_RECORDS = 2000  # consumed at once
+_MAX_PROBLEMS = 8  # shown on the page; senders choose the names of runs
 # Seconds:
 _REOPEN_DELAY = 5.0  # until a partition that could not be opened, or lost its transaction, is opened again
 _MESSAGE_SECONDS = 60.0  # for which the page shows an error of the brokers
@@ -242,7 +243,9 @@ class Member(Service):
             problems.append("no broker answered for 6 s: other members evaluate this member's runs, or none does")
         if unnamed:
             problems.append(f"lines name no run, so that they are not monitored: {unnamed} (docs/pushed-logs.md)")
-        return ". ".join(f"Kafka: {problem}" for problem in (*problems, *self._reported))
+        shown, more = [*problems, *self._reported][:_MAX_PROBLEMS], len(problems) + len(self._reported) - _MAX_PROBLEMS
+        shown += [f"{more} further problems are in the log"] if more > 0 else []
+        return ". ".join(f"Kafka: {problem}" for problem in shown)
 
     def count(self, counts: MonitorCounts) -> None:
         """Count this member's partitions and the records by outcome."""

@@ -45,6 +45,7 @@ _MAX_RECORD_GAP = 15.0  # without a record, while behind: then the brokers were 
 _FORGET_STREAM = 7 * 86400.0  # without a line, as in the spool
 _FORGET_INTERVAL = 3600.0  # between two searches for such streams
 _CACHED_ORIGINS = 4096  # sets of labels: to find the run of one takes 0.1 ms
+_MAX_STREAMS = 10_000  # each takes up to 650 bytes of the state, and a record has 64 MiB
 _MAX_SKIPS_LOGGED = 20  # of a partition's records
 
 
@@ -281,7 +282,8 @@ class Shard:
             self.dispatcher.saving.turn(self._at)
             if self.caught_up or clock - self._began_at >= _MAX_SEND_DELAY:
                 self.dispatcher.send(self._at)
-        if not 0.0 <= self._clock.wall() - self._forgot_at < _FORGET_INTERVAL:
+        is_due = not 0.0 <= self._clock.wall() - self._forgot_at < _FORGET_INTERVAL
+        if is_due or len(self._place.written) > _MAX_STREAMS:
             self._forget_streams(self._at)
 
     def _advance_to(self, until: float) -> None:
@@ -343,11 +345,21 @@ class Shard:
         self._place.agents = self._agents.report(self._at + self.core.wall_offset).agents
 
     def _forget_streams(self, now: float) -> None:
+        """Forget streams without a line for a week. If there are too many, forget a tenth: first those of no training,
+        written first. Otherwise made-up runs would make the state larger than a record may be.
+        """
         self._forgot_at = wall = self._clock.wall()
-        old = [name for name, at in self._place.written.items() if wall - at > _FORGET_STREAM]
+        written = self._place.written
+        trainings = {name for name, run in self.core.runs.items() if run.state.proven}
+        order = sorted(written, key=lambda name: (run_at(name) in trainings, written[name]))
+        spare = order[: len(order) - _MAX_STREAMS * 9 // 10] if len(order) > _MAX_STREAMS else []
+        old = {*spare, *(name for name in order if wall - written[name] > _FORGET_STREAM)}
         for name in old:
             self.core.handle(Gone(name, wall), now)
-            del self._place.written[name]
-            self._fed.pop(name, None)
+            for streams in (written, self._place.first, self._fed):
+                streams.pop(name, None)
         if old:
             self.core.handle(Scanned(self._mount, wall, forgotten=tuple(old)), now)
+            runs = set(map(run_at, written))
+            self._keys = {run: key for run, key in self._keys.items() if run in runs}
+            self.refused = {run: why for run, why in self.refused.items() if not run or run in runs}

@@ -94,6 +94,24 @@ def test_a_wrong_key_makes_its_run_unobserved_and_no_other(partition: Partition)
     assert partition.shard.counts["refused"] == 201
 
 
+def test_made_up_runs_are_forgotten_before_a_training(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many of them that the state would be too large for a record; the training is judged as before."""
+    monkeypatch.setattr(module, "_MAX_STREAMS", 20)
+    for step in range(1, 41):
+        partition.write("tr11", line(step))
+        for number in range(3):
+            partition.write(f"made-up-{step}-{number}", "no training")
+            partition.write(f"keys-{step}-{number}", "no training", key=b"another")
+        partition.turn()
+    shard = partition.shard
+    assert len(shard._place.written) <= 20
+    assert len(shard.core.sources) <= 20
+    assert len(shard._keys) <= 20
+    partition.turns(200)
+    assert partition.iterations("tr11") == 40
+    assert "hang" in shard.core.runs["tr11"].book.open
+
+
 @pytest.mark.parametrize(
     "value",
     [
