@@ -72,8 +72,12 @@ def test_bombs(pack: object) -> None:
     """A body that grows beyond the limit is cut off there; one that is cut, or of another form, is refused."""
     packed = pack(b"x" * MOST)  # type: ignore[operator]
     assert unpack(packed, "gzip", MOST) == b"x" * MOST
+    bomb = pack(b"x" * 32 * MOST)  # type: ignore[operator]
+    tracemalloc.start()
     with pytest.raises(TooLargeError):
-        unpack(packed, "gzip", MOST - 1)
+        unpack(bomb, "gzip", MOST - 1)
+    assert tracemalloc.get_traced_memory()[1] < 4 * MOST
+    tracemalloc.stop()
     for body, encoding in ((packed[:-1], "gzip"), (b"nothing", "gzip"), (b"x", "br")):
         with pytest.raises(WireError):
             unpack(body, encoding, MOST)

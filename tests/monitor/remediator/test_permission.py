@@ -93,6 +93,9 @@ def test_a_job_in_which_something_else_may_go_on_is_left_alone(mate: Neighbour, 
     ("kind", "fields", "why"),
     [
         ("hang", {"id": "13"}, "Slurm shows job 13 in place of 12"),
+        ("hang", {"id": "11"}, "Slurm shows job 11 in place of 12"),
+        ("hang", {"state": "SUSPENDED"}, "job 12 is SUSPENDED"),
+        ("checkpoint_overdue", {"state": "COMPLETED"}, "Slurm reports job 12 as COMPLETED"),
         ("hang", {"array_id": "500_0"}, "Slurm shows job 500_0 in place of 12"),
         ("hang", {"started_at": SINCE + 1.0}, "job 12 was restarted after the incident began"),
         ("hang", {"started_at": None}, "Slurm does not show when job 12 began"),
@@ -113,11 +116,9 @@ def test_another_job_or_an_end_that_somebody_wanted_is_left_alone(kind: str, fie
 def test_the_remediators_own_job_and_one_without_proof_are_left_alone() -> None:
     """Nothing is proven unless it is said."""
     assert of_job(ADVICE, incident(), job(), PROOF, "12") == "the remediator itself runs in job 12"
+    assert of_job(ADVICE, incident(), job(), PROOF, "13") == ""
     why = "job 12 is not proven: its output is unknown, and slurm.job_from finds no id in the log's path"
     assert of_job(ADVICE, incident(), job(output=""), [], "") == why
-
-
-OLD = replace(FILE, path="/l/old.out", written_at=599.0)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,9 @@ OLD = replace(FILE, path="/l/old.out", written_at=599.0)
         ([replace(FILE, path="/spool/12.log", pushed=True)], r"/(?P<job>\d+)[.]log", []),
         ([replace(FILE, steps=False)], None, ["/l/12.out"]),
         ([replace(FILE, steps=False), replace(FILE, path="/l/x")], None, []),  # another file has the steps
-        ([replace(FILE, written_at=599.0), replace(FILE, path="/l/x")], None, []),  # it was written before
+        ([replace(FILE, written_at=450.0), replace(FILE, path="/l/x")], None, []),  # it was written before
+        ([replace(FILE, written_at=600.0), replace(FILE, path="/l/x")], None, []),
+        ([replace(FILE, written_at=600.5), replace(FILE, path="/l/x")], None, ["/l/12.out"]),
     ],
 )
 def test_what_proves_a_job(streams: list[Stream], pattern: str | None, proven: list[str]) -> None:

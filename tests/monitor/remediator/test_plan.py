@@ -119,7 +119,8 @@ def test_only_one_policy_is_at_work_on_a_run() -> None:
     """Another waits until the first has done all its steps; what other runs go through is no matter."""
     waits = Step("cancel", status="waiting")
     assert refused(None, None, None, course(waits, remediation="q")) == "another remediation is under way"
-    assert refused(None, None, None, course(waits, remediation="q", run="other")) == ""
+    for other in ("other", "z"):
+        assert refused(None, None, None, course(waits, remediation="q", run=other)) == ""
 
 
 @pytest.mark.parametrize(
@@ -134,6 +135,8 @@ def test_only_one_policy_is_at_work_on_a_run() -> None:
         ([{}, {"remediation": "q", "steps": [Step("requeue", status="skipped")]}], False),
         ([{}, {"steps": [Step("dump_stacks", status="done")]}], True),
         ([{}, {"run": "other"}], False),
+        ([{}, {"run": "z"}], False),
+        ([{}, {"remediation": "a", "steps": [Step("dump_stacks", status="done")]}], False),
         ([{}, {"dry_run": True}], False),
         ([{}, {}, {}], True),
     ],
@@ -188,6 +191,7 @@ def test_the_same_incident_is_not_planned_again() -> None:
     others: tuple[dict[str, Any], ...] = (
         {},
         {"run": "x"},
+        {"run": "a"},
         {"remediation": "q"},
         {"incident_id": "f"},
         {"dry_run": True},
@@ -336,6 +340,7 @@ def test_an_execution_keeps_which_start_of_the_job_it_was_planned_for(
     made = planned(None, of)
     assert (made.job, made.job_id, made.job_uid, made.job_started_at) == (number, "12", 1000, 5.0)
     assert (made.job_restarts, made.over) == (restarts, over)
+    assert plan(policy(), Advice("r"), hang(), of, Record(0.0, last=5), NOW).number == 6
 
 
 def test_a_drain_takes_the_named_nodes_of_the_job_alone() -> None:
@@ -355,23 +360,30 @@ def test_a_drain_takes_the_named_nodes_of_the_job_alone() -> None:
     [
         ({"run": "other"}, "2 nodes were drained within an hour"),
         ({"run": "other", "dry_run": True}, ""),
+        ({"run": "other", "dry_run": False, "of_dry": True}, ""),
+        ({"run": "other", "action": "requeue"}, ""),
         ({"run": "other", "planned_at": NOW - 3600.0}, ""),
         ({"run": "other", "nodes": "n-02"}, ""),
     ],
 )
 def test_two_nodes_an_hour_are_drained_over_all_runs(earlier: dict[str, Any], why_not: str) -> None:
     """What a log prints may be printed by many: jobs that print it drain no cluster."""
-    nodes = earlier.pop("nodes", "n-[08-09]")
-    drain = Step("drain", [["scontrol", "update", f"NodeName={nodes}", "State=DRAIN", "Reason=x"]], status="done")
-    before = course(drain, **{"planned_at": NOW - 3599.0, **earlier})
-    made = planned(policy(DRAIN), None, hang("n-02"), before)
+    nodes, action, of_dry = (
+        earlier.pop(*of) for of in (("nodes", "n-[08-09]"), ("action", "drain"), ("of_dry", False))
+    )
+    step = Step(action, [["scontrol", "update", f"NodeName={nodes}", "State=DRAIN", "Reason=x"]], status="done")
+    before = course(step, **{"planned_at": NOW - 3599.0, **earlier})
+    made = planned(policy(DRAIN, dry_run=of_dry), None, hang("n-02"), before)
     assert too_many_drained(made, Record(0.0, [before]), 0, 1000) == why_not
 
 
-@pytest.mark.parametrize(("out", "nodes", "may"), [(0, 4, True), (1, 4, False), (1, 100, True), (2, 100, False)])
-def test_two_percent_of_the_nodes_may_be_drained(out: int, nodes: int, may: bool) -> None:
+@pytest.mark.parametrize(
+    ("out", "named", "nodes", "may"),
+    [(0, 1, 4, True), (1, 1, 4, False), (1, 1, 100, True), (2, 1, 100, False), (0, 2, 99, False), (0, 2, 100, True)],
+)
+def test_two_percent_of_the_nodes_may_be_drained(out: int, named: int, nodes: int, may: bool) -> None:
     """By remediations, until somebody resumes them; at least one."""
-    made = planned(policy(DRAIN), None, hang("n-02"))
+    made = planned(policy(DRAIN), None, hang(*("n-02", "n-03")[:named]))
     assert (too_many_drained(made, Record(0.0), out, nodes) == "") is may
 
 
