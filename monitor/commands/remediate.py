@@ -1,7 +1,9 @@
 """`remediate`: the process that carries out the daemon's advice on Slurm jobs."""
 
 import logging
+import os
 import signal
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -46,10 +48,12 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
     if not config.remediations:
         fail("nothing to do: `remediations` is empty (see config.yaml)", code=2)
     start_logging(config)
-    clock, path = SystemClock(), file_in(Path(state_directory(config, config.listen)))
+    state = Path(state_directory(config, config.listen))
+    clock, path = SystemClock(), file_in(state)
     try:
         files = Files(path)
-        remediator = Remediator(config, files, Slurm(clock, path.parent / "stacks"), partial(ask, address), clock)
+        asking = partial(ask, address, owners=_owners(state))
+        remediator = Remediator(config, files, Slurm(clock, path.parent / "stacks"), asking, clock)
         server = HttpServer(*host_and_port(listen), _App(remediator, clock))
     except StartError as error:
         fail(error)
@@ -66,6 +70,13 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
     remediator.finish()
     server.stop()
     files.close()
+
+
+def _owners(state: Path) -> set[int]:
+    """Return the user ids that the observer may have. While it is down, anybody on this host may take its port."""
+    with suppress(FileNotFoundError):
+        return {0, os.geteuid(), state.stat().st_uid}
+    return {0, os.geteuid()}
 
 
 class _App:

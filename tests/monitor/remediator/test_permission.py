@@ -29,7 +29,7 @@ def job(state: str = "RUNNING", **more: Any) -> SlurmJob:
 def test_a_job_of_which_all_is_known_may_be_touched() -> None:
     """In the attempt in which the trouble began; one that failed by itself, too."""
     assert observed(ADVICE, incident()) == ""
-    for one, kind in ((job(), "hang"), (job("FAILED"), "crash"), (job(started_at=SINCE), "hang")):
+    for one, kind in ((job(), "hang"), (job("BOOT_FAIL"), "hang"), (job(started_at=SINCE), "crash")):
         assert of_job(ADVICE, incident(kind), one, PROOF, "") == ""
     assert of_job(ADVICE, incident("crash"), job("COMPLETED"), PROOF, "") == ""  # a batch script that ends with an echo
     array = replace(ADVICE, job="8_3")
