@@ -43,7 +43,7 @@ def proofs(job: SlurmJob, streams: Collection[Stream], job_from: str | None) -> 
     """
     rows = [one for one in streams if one.steps] or list(streams)
     newest = max((one.written_at for one in rows), default=0.0)
-    ids, outputs = {job.id, job.array_id} - {""}, {job.output, job.errors} - {""}
+    ids, outputs = {job.id, job.array_id} - {""}, {job.output, job.errors}
     return sorted(
         one.path
         for one in rows

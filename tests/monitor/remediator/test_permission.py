@@ -129,6 +129,7 @@ def test_the_remediators_own_job_and_one_without_proof_are_left_alone() -> None:
         ([replace(FILE, path="/l/13.out")], None, []),
         ([replace(FILE, path="/x/12.log")], r"/(?P<job>\d+)[.]log", ["/x/12.log"]),
         ([replace(FILE, path="/x/13.log")], r"/(?P<job>\d+)[.]log", []),
+        ([replace(FILE, path="/x/train.log")], r"/(?P<job>\d+)[.]log", []),  # and job 12 is no task of an array
         ([replace(FILE, pushed=True)], None, []),
         ([replace(FILE, path="/spool/12.log", pushed=True)], r"/(?P<job>\d+)[.]log", []),
         ([replace(FILE, steps=False)], None, ["/l/12.out"]),
