@@ -283,7 +283,7 @@ class SourceReader:
         for asked, index in enumerate(rules, 1):  # noqa: B007
             rule = self._rules[index]
             before = rejected()
-            items = [(rule.name, self._reduced(item)) for item in rule.read(line)]
+            items = [(rule.name, item) for item in rule.read(line)]
             if rejected() != before:
                 malformed = malformed or rule.name
             if items:
@@ -291,13 +291,6 @@ class SourceReader:
         if malformed:
             items.append((malformed, Malformed(rule=malformed, text=line.text[:_MALFORMED], **line.origin)))
         return items, asked
-
-    def _reduced(self, item: Event | Spanned | Gatherer) -> Event | Spanned | Gatherer:
-        """Return the answer without fields that nothing reads."""
-        if isinstance(item, Spanned):
-            for name in self._memo.unread.get(item.make, ()):
-                item.values.pop(name, None)
-        return item
 
     def _offered(self, line: Line, number: int, shown: bytes | str, out: list[LogEvent]) -> bool:
         """Return True if an open gatherer took the line."""

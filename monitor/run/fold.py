@@ -157,15 +157,6 @@ def used(event: Event) -> bool:
     return True
 
 
-UNREAD: dict[type[Event], frozenset[str]] = {
-    events.IterationLogged: frozenset({"extra"}),
-    events.EngineStepLogged: frozenset({"losses", "average_samples_per_second", "epoch", "micro_step"}),
-    events.TrainerLogged: frozenset({"extra"}),
-    events.TrainerProgressed: frozenset({"remaining_seconds"}),
-}
-"""Fields of frequent events that no rule and no report uses: only `explain` shows them."""
-
-
 def _gap_phase(before: Phase, event: Event) -> Phase | None:
     """Return the phase for which the gap before this event is an example; None for no phase.
 

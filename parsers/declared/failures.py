@@ -24,7 +24,6 @@ _MESSAGE = 500  # maximum characters of a message
 
 _SIZE = r"(\d{1,9}(?:\.\d{1,9})? ?[KMGT]i?B)"
 # `CUDA out of memory. Tried to allocate 12.50 MiB (GPU 0; 10.92 GiB total capacity; ...)`
-_TRIED = lazy(r"Tried to allocate " + _SIZE)
 _CAPACITY = lazy(r"(?:total capac\w{1,4} of " + _SIZE + r"|(?<![\d.])" + _SIZE + r" total capacity)")
 _FAILURES: list[tuple[str, Failure, re.Pattern[str]]] = [
     (row["of"], row["failure"], pattern)
@@ -67,13 +66,10 @@ def named(text: str, kinds: Collection[str] = _KINDS) -> Failure | None:
     return next((failure for kind, failure, pattern in _FAILURES if kind in kinds and pattern.search(text)), None)
 
 
-def memory_facts(text: str) -> dict[str, Any]:
-    """Return the byte counts of an out-of-memory text as arguments of FailureSeen."""
-    tried, capacity = _TRIED.search(text), _CAPACITY.search(text)
-    return {
-        "requested_bytes": byte_size(tried[1]) if tried else None,
-        "device_bytes": byte_size(capacity[1] or capacity[2]) if capacity else None,
-    }
+def device_bytes(text: str) -> int | None:
+    """Return the memory of the GPU in an out-of-memory text."""
+    capacity = _CAPACITY.search(text)
+    return byte_size(capacity[1] or capacity[2]) if capacity else None
 
 
 def named_failure(exception: str, message: str) -> Failure | None:

@@ -10,19 +10,15 @@ from megatron_monitor.parsers import events
 from megatron_monitor.parsers.declared.marks import LineMark
 from megatron_monitor.parsers.declared.schema import Format, LineSpec
 from megatron_monitor.parsers.declared.targets import LOSSES, MEMORY, PARTS, SIZES, Convert, converter
-from megatron_monitor.parsers.engine.fields import number
 from megatron_monitor.parsers.engine.scan import Line
-from megatron_monitor.parsers.engine.spans import QUICK, Span, Spanned
+from megatron_monitor.parsers.engine.spans import Span, Spanned, value_of
 from megatron_monitor.parsers.events import Event, Part
 
 _MAX_PAIRS = 300  # a step line of verl has 90; the bound limits the event of a hostile line
 _SHORT_LIST = 3  # maximum length of a list of integers that is read
-_MAX_TEXT = 200
 _MAX_LINE = 64 * 1024
 _DEPTH = 3
-_UNKNOWN: Final = ("", None)
-_TEXTS: Final = ("time", "path")
-"""Our names whose values are text."""
+_UNKNOWN: Final[tuple[str, Convert]] = ("", str)
 _AROUND = " \t'\"}]|"  # characters around a value
 _MAX_SECONDS = 1e9
 _STEP_VALUES: Final = frozenset(events.IterationLogged.__struct_fields__)
@@ -130,45 +126,37 @@ class LineReader:
 
     def events(self, head: Head, found: Mapping[str, str], line: Line) -> list[Spanned]:
         """Return the events of the line, or nothing if it does not match."""
-        read: dict[str, Span] = {}
+        values: dict[str, Any] = {**self.spec.given}
+        for target, span in head.values.items():
+            values[target] = (span,) if target in PARTS else span
+        losses: dict[str, Span] = {}
         for name, text, at in placed(found, line.text, head.start, self.spec):
-            known = self._targets.get(name)
-            convert = _kept if known is None else _or_text(known[1])
-            read[name] = Span(line.start + at, text, convert, convert(text))
+            target, convert = self._targets.get(name, _UNKNOWN)
+            if not target:
+                continue
+            span = Span(line.start + at, text, convert, convert(text))
+            if target == LOSSES:
+                losses[name] = span
+            elif target in PARTS:  # several names may add up to one part
+                values[target] = (*values.get(target, ()), span)
+            elif value_of(values.get(target)) is None:
+                values[target] = span
         message: Any = ""
         if self.spec.means == "failure":
             at = len(line.text) - len(line.text.lstrip())
             message = line.span((at, at + len(line.text.strip()[:500])), str)
         if self.spec.means in get_args(Part) and _RAY_REPEATS in line.text:
             return []
-        said = Spanned(self._made, {"head": dict(head.values), "found": read, "message": message} | line.origin_spans)
+        origin = line.origin_spans
+        if value_of(time := values.pop("time", None)) is not None:
+            origin["logged_at"] = time
+        said = Spanned(self._made, {"losses": losses, "message": message, "origin": origin, **values})
         return [said] if said.events() else []
 
-    def _made(
-        self,
-        head: Mapping[str, Any],
-        found: Mapping[str, Any],
-        message: str,
-        **origin: Any,
-    ) -> Iterator[Event]:
-        """Return the events for these values, by our names and by the printed names."""
-        values: dict[str, Any] = {**self.spec.given, **head}
-        losses: dict[str, float] = {}
-        extra: dict[str, float | str] = {}
-        for name, value in found.items():
-            target = self._targets.get(name, _UNKNOWN)[0]
-            if not target or (isinstance(value, str) and target not in _TEXTS):
-                extra[name] = value
-            elif target == LOSSES:
-                losses[name] = value
-            elif target in PARTS and target in values:
-                values[target] += value
-            else:
-                values.setdefault(target, value)
-        if "time" in values:
-            origin["logged_at"] = values["time"]
+    def _made(self, losses: dict[str, float], message: str, origin: dict[str, Any], **values: Any) -> Iterator[Event]:
+        """Return the events for these values, by our names."""
         if self.spec.means == "step":
-            yield from self._step(values, losses, extra, origin)
+            yield from self._step(values, losses, origin)
             if self.spec.then:
                 kind, fields = _MEANINGS[self.spec.then]
                 implied = {"implied": True} if kind is events.PartBegan else {}
@@ -176,9 +164,7 @@ class LineReader:
         else:
             yield from self._other(values, losses, message, origin)
 
-    def _step(
-        self, values: dict[str, Any], losses: dict[str, float], extra: dict[str, float | str], origin: dict[str, Any]
-    ) -> Iterator[Event]:
+    def _step(self, values: dict[str, Any], losses: dict[str, float], origin: dict[str, Any]) -> Iterator[Event]:
         samples, tokens = values.get("step_in_samples"), values.get("step_in_tokens")
         if samples is not None:
             samples += (values.get("epoch") or 0) * (values.get("epoch_steps") or 0)
@@ -195,7 +181,6 @@ class LineReader:
             iteration=step,
             train_iterations=total,
             losses=losses,
-            extra=extra,
             in_samples=None if samples is None else True,
             in_tokens=None if samples is not None or tokens is None else True,
             format=self._format,
@@ -271,24 +256,11 @@ def _around(assign: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![ \t])[ \t]*{re.escape(assign)}[ \t]+")
 
 
-@cache
-def _or_text(convert: Convert) -> Convert:
-    """Return the converted value, or the text itself if it cannot be converted."""
-
-    def read(text: str) -> Any:
-        value = convert(text)
-        return text[:_MAX_TEXT] if value is None else value
-
-    if convert in QUICK:
-        QUICK[read] = QUICK[convert]
-    return read
-
-
 def _time(values: dict[str, Any]) -> None:
     """Return the seconds per iteration without the parts beside it. If no time is printed, compute it from tokens and
     their rate.
     """
-    between = sum(values.get(name, 0.0) for name in _BETWEEN_STEPS)
+    between = sum(sum(values.get(name, ())) for name in _BETWEEN_STEPS)
     if between and values.get("seconds_per_iteration", 0.0) > between:
         values["seconds_per_iteration"] -= between
     if not {"seconds_per_iteration", "elapsed_seconds"} & values.keys():
@@ -333,14 +305,9 @@ def _memory(values: Mapping[str, Any], step: int | None, origin: dict[str, Any])
 
 
 def _parts(values: Mapping[str, Any], origin: dict[str, Any], *, of_next: bool | None = None) -> Iterator[Event]:
-    parts: dict[str, tuple[float, float]] = {name: (values[name],) * 2 for name in PARTS if name in values}
+    parts: dict[str, tuple[float, float]] = {name: (sum(values[name]),) * 2 for name in PARTS if name in values}
     if parts:
         yield events.TimersReported(speaker="megatron", timers=parts, of_next=of_next, **origin)
-
-
-def _kept(text: str) -> float | str:
-    value = number(text) if text[:1].isdigit() or text[:1] in "+-." else None
-    return text[:_MAX_TEXT] if value is None else value
 
 
 def flat_json(text: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import Any, Final
 
 from megatron_monitor.parsers.declared import TABLES
-from megatron_monitor.parsers.declared.failures import memory_facts, named, signal_name
+from megatron_monitor.parsers.declared.failures import device_bytes, named, signal_name
 from megatron_monitor.parsers.engine import fields
 from megatron_monitor.parsers.engine.prefixes import iso_time
 from megatron_monitor.parsers.patterns import lazy
@@ -39,7 +39,7 @@ _EXACT: Final = {
     "skipped_iterations", "nan_iterations", "step", "total", "epoch", "epochs", "epoch_step", "epoch_steps", "done",
     *SIZES,
 }  # fmt: skip
-_NUMBERS: Final = {"learning_rate", "lm_loss", "loss_scale", "grad_norm", "params_norm", "num_zeros", LOSSES}
+_NUMBERS: Final = {"learning_rate", "lm_loss", "loss_scale", "grad_norm", LOSSES}
 _RATES: Final = {"samples_per_second", "tokens_per_second", "tokens_per_second_per_gpu"}
 _RATIOS: Final = {"mfu"}
 _SECONDS: Final = {"seconds_per_iteration", "elapsed_seconds", *PARTS}
@@ -214,11 +214,6 @@ def _step_in(path: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _numbers(text: str) -> dict[str, float]:
-    found = re.findall(rf"([A-Za-z][\w ]{{0,40}}?): ({_N})", text)
-    return {name.strip(): value for name, digits in found if (value := fields.number(digits)) is not None}
-
-
 def _most_gibibytes(text: str) -> int | None:
     return max(
         (size for digits in re.findall(_N, text) if (size := fields.gibibytes(digits)) is not None), default=None
@@ -237,7 +232,6 @@ CONVERTERS: Final[dict[str, Convert]] = {
     "FLOPS": _rate_of_flops,
     "percent": lambda text: fields.ratio(f"{text}%"),
     "with separators": lambda text: fields.finite(re.sub("[,_]", "", text)),
-    "numbers by name": _numbers,
     "truth or number": lambda text: text.strip() if text.strip() in ("True", "False") else fields.integer(text),
     "true": bool,
     "time": iso_time,
@@ -255,7 +249,6 @@ CONVERTERS: Final[dict[str, Convert]] = {
     "failure of NCCL": partial(named, kinds=("nccl",)),
     "failure of a GPU, or of NCCL": lambda text: named(text, ("gpu",)) or "nccl",
     "reason of LSF": lambda text: TABLES["lsf"].get(text, "killed"),
-    "bytes that were asked for": lambda text: memory_facts(text)["requested_bytes"],
-    "bytes of the device": lambda text: memory_facts(text)["device_bytes"],
+    "bytes of the device": device_bytes,
 }
 """Converters of groups, by the names in format files."""

@@ -27,7 +27,6 @@ _WHOLE_NUMBER = lazy(NUMBER, re.IGNORECASE)
 _BYTES = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*((?:[KMGT]i?)?B|bytes)?\b", re.IGNORECASE)
 _FLOPS = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECASE)
 _TIME_UNIT = lazy(r"\s(ms|s|min|h)$")
-_MAX_TEXT = 200
 _MAX_INTEGER = 10**18  # limit of a signed 64-bit counter
 
 
@@ -78,14 +77,6 @@ def real(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-def kept(text: str) -> float | str:
-    """Return the value of an unknown field."""
-    try:
-        return float(text)
-    except ValueError:
-        return text[:_MAX_TEXT]
 
 
 def finite(text: str) -> float | None:

@@ -5,8 +5,8 @@ All streams share one memo. It changes how fast a line is read, never what is re
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from megatron_monitor.parsers.engine.scan import Scanner
 from megatron_monitor.parsers.engine.spans import SHAPE, Layout, NoLayoutError, Spanned
@@ -44,15 +44,13 @@ class Memo:
         self,
         scanner: Scanner,
         used: Callable[[Event], bool] | None = None,
-        unread: Mapping[Any, Collection[str]] | None = None,
     ) -> None:
         """Create a memo. `used` returns True if the reader's caller needs an event. It may use the event's type and
         names, not its numbers: if a shape gives no needed event, its lines are not read again. None: all events are
-        needed. `unread`: fields that the caller does not need. They are left out of the rules' answers.
+        needed.
         """
         self.scanner = scanner
         self.used = used
-        self.unread = unread or {}
         self._shapes: dict[bytes, Known] = {}
         self._any_width: dict[bytes, Shape] = {}
         """The first of the shapes that differ only in the widths of their numbers, by the shape with one digit per

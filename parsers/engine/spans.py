@@ -54,17 +54,18 @@ class Spanned(Struct):
 
     def events(self) -> list[Event]:
         """Return the events of the line that the rule read."""
-        made = self.make(**{name: value_of(value) for name, value in self.values.items()})
+        made = self.make(**value_of(self.values))
         return [made] if isinstance(made, Event) else list(made)
 
 
 def value_of(said: Any) -> Any:
-    """Return the value of a span, or of a mapping or tuple of spans."""
-    if type(said) is Span:
-        return said.value
-    if type(said) is dict:
-        return {name: one.value if type(one) is Span else one for name, one in said.items()}
-    return tuple([one.value for one in said]) if type(said) is tuple else said
+    """Return the value of a span, or of a mapping or tuple. What has no value is left out of mappings and tuples."""
+    kind = type(said)
+    if kind is dict:
+        return {name: value for name, one in said.items() if (value := value_of(one)) is not None}
+    if kind is tuple:
+        return tuple([value for one in said if (value := value_of(one)) is not None])
+    return said.value if kind is Span else said
 
 
 _Item: TypeAlias = tuple[Any, int, Callable[[bytes], Any]]
@@ -153,14 +154,13 @@ class Layout:
         maps: list[tuple[str, list[_Item], type]] = []
         for name, value in said.values.items():
             if isinstance(value, dict | tuple):
-                several = (
-                    value.items() if isinstance(value, dict) else (((place,), one) for place, one in enumerate(value))
-                )
-                maps.append((name, [self._item(*one) for one in several], type(value)))
-            elif isinstance(value, Span) and _DIGIT.search(value.text):
+                several = value.items() if isinstance(value, dict) else (((at,), one) for at, one in enumerate(value))
+                bound = [self._item(*one) for one in several if _varies(one[1]) or value_of(one[1]) is not None]
+                maps.append((name, bound, type(value)))
+            elif _varies(value):
                 items.append(self._item(name, value))
-            else:
-                constants[name] = value_of(value)
+            elif (constant := value_of(value)) is not None:
+                constants[name] = constant
         return said.make, constants, items, maps
 
     def _item(self, name: Any, said: Any) -> _Item:
@@ -194,6 +194,11 @@ class Layout:
         """Return the number of a slice."""
         self._slices.append(at)
         return len(self._slices) - 1
+
+
+def _varies(said: Any) -> bool:
+    """Return True for a span whose text has digits."""
+    return isinstance(said, Span) and _DIGIT.search(said.text) is not None
 
 
 def _places(raw: bytes) -> Sequence[int]:
@@ -245,9 +250,7 @@ def _time(text: bytes) -> str:
 
 QUICK: dict[Convert, tuple[re.Pattern[bytes], Callable[[bytes], Any]]] = {
     **dict.fromkeys((int, fields.integer, fields.whole_amount), (_WHOLE, int)),
-    **dict.fromkeys(
-        (fields.number, fields.finite, fields.amount, fields.finite_amount, fields.kept, fields.real), (_PLAIN, float)
-    ),
+    **dict.fromkeys((fields.number, fields.finite, fields.amount, fields.finite_amount, fields.real), (_PLAIN, float)),
     **dict.fromkeys((fields.milliseconds, fields.amount_of_milliseconds), (_SMALL, _seconds)),
     fields.milliseconds_range: (_SMALL, _range),
     fields.clock: (re.compile(rb"(?:\d{1,4}:)?\d\d:\d\d"), _clock),

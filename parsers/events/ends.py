@@ -56,8 +56,6 @@ class ProcessExited(Remark, frozen=True, kw_only=True, gc=False, tag="process_ex
     """A launcher reported that one process ended. A negative code is the signal."""
 
     exit_code: int | None = None
-    pid: int | None = None
-    local_rank: int | None = None
     tasks: str | None = None
     """Slurm's task list as printed, such as `0-1,3`."""
     ends_attempt: bool = False
@@ -69,7 +67,6 @@ class ProcessExited(Remark, frozen=True, kw_only=True, gc=False, tag="process_ex
 class ProcessTerminated(Remark, frozen=True, kw_only=True, gc=False, tag="process_terminated"):
     """Processes were ended because something else failed, or exit by themselves: a consequence, never the cause."""
 
-    pid: int | None = None
     by_itself: bool = False
     """True if the process exits by itself, with or without an error."""
 
@@ -83,7 +80,6 @@ class FailureSeen(Remark, frozen=True, kw_only=True, gc=False, tag="failure"):
     """False if the text alone does not prove that the run ends."""
     consequence: bool = False
     exit_code: int | None = None
-    requested_bytes: int | None = None
     device_bytes: int | None = None
     pattern: str | None = None
     """For failures of a user's format: the name of the pattern."""
@@ -100,7 +96,6 @@ class WatchdogTimedOut(Event, frozen=True, kw_only=True, gc=False, tag="nccl_wat
     group: str | None = None
     sequence: int | None = None
     operation: str | None = None
-    timeout_seconds: float | None = None
     waited_seconds: float | None = None
 
 
@@ -115,7 +110,6 @@ class CollectiveStatus(Remark, frozen=True, kw_only=True, gc=False, tag="nccl_st
     group_rank: int | None = None
     work: int | None = None
     enqueued: int
-    completed: int
 
 
 class TracebackSeen(Remark, frozen=True, kw_only=True, gc=False, tag="traceback"):
@@ -123,12 +117,8 @@ class TracebackSeen(Remark, frozen=True, kw_only=True, gc=False, tag="traceback"
 
     exception: str
     message: str
-    script: str | None = None
-    """File of the outermost frame. With `python -m` it is the module's file. None: no frame was seen."""
     top_level: bool | None = None
     """True if the traceback begins at a program's own module, so that nothing caught the exception."""
-    root: str | None = None
-    """Last line of the first exception of the chain. None if there is no chain, or for the first exception itself."""
     role: Role | None = None
     """The program that it belongs to. None: no frame was seen."""
     failure: Failure | None = None

@@ -28,8 +28,6 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False, tag="iteration
     lm_loss: float | None = None
     loss_scale: float | None = None
     grad_norm: float | None = None
-    params_norm: float | None = None
-    num_zeros: float | None = None
     skipped_iterations: int | None = None
     nan_iterations: int | None = None
     samples_per_second: float | None = None
@@ -46,7 +44,6 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False, tag="iteration
     sequence_length: int | None = None
     mfu: float | None = None
     losses: dict[str, float] = field(default_factory=dict)
-    extra: dict[str, float | str] = field(default_factory=dict)
     format: str = MEGATRON_LM.name
 
 
@@ -56,15 +53,11 @@ class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False, tag="engine_s
     form: Literal["steps", "step", "throughput"]
     step: int
     loss: float | None = None
-    losses: dict[str, float] = field(default_factory=dict)
     seconds_per_step: float | None = None
     samples_per_second: float | None = None
-    average_samples_per_second: float | None = None
     learning_rate: float | None = None
     skipped_steps: int | None = None
     """Cumulative, unlike Megatron's count per interval."""
-    epoch: int | None = None
-    micro_step: int | None = None
     train_steps: int | None = None
     format: str | None = None
     """None: DeepSpeed's."""
@@ -86,7 +79,6 @@ class TrainerLogged(Event, frozen=True, kw_only=True, gc=False, tag="trainer_log
     memory_bytes: int | None = None
     reward: float | None = None
     """Mean reward of the responses that it generated for this step (TRL's GRPO and RLOO)."""
-    extra: dict[str, float | str] = field(default_factory=dict)
 
 
 class TrainerProgressed(Remark, frozen=True, kw_only=True, gc=False, tag="trainer_progress"):
@@ -98,7 +90,6 @@ class TrainerProgressed(Remark, frozen=True, kw_only=True, gc=False, tag="traine
     total: int
     seconds_per_step: float | None = None
     elapsed_seconds: float | None = None
-    remaining_seconds: float | None = None
     description: str = ""
 
 
@@ -112,11 +103,7 @@ class StepInferred(Remark, frozen=True, kw_only=True, gc=False, tag="step_inferr
 class TrainerSummary(Event, frozen=True, kw_only=True, gc=False, tag="trainer_summary"):
     """HF Trainer's final dict or its `***** train metrics *****` block. Each node may print its own."""
 
-    train_runtime_seconds: float | None = None
     samples_per_second: float | None = None
-    steps_per_second: float | None = None
-    train_loss: float | None = None
-    epoch: float | None = None
 
 
 class TrainerSetting(Event, frozen=True, kw_only=True, gc=False, tag="trainer_setting"):
@@ -132,8 +119,6 @@ class ValidationLogged(Event, frozen=True, kw_only=True, gc=False, tag="validati
     iteration: int | None = None
     dataset: str = "validation"
     losses: dict[str, float] = field(default_factory=dict)
-    perplexities: dict[str, float] = field(default_factory=dict)
-    samples: int | None = None
 
 
 class EvaluationProgressed(Event, frozen=True, kw_only=True, gc=False, tag="evaluation_progress"):

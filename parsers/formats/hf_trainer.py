@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from megatron_monitor.parsers.declared import TABLES
-from megatron_monitor.parsers.engine.fields import clock, finite, gibibytes, integer, kept, per_second, real
+from megatron_monitor.parsers.engine.fields import clock, finite, gibibytes, integer, per_second, real
 from megatron_monitor.parsers.engine.scan import Line, Rule
 from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import (
@@ -31,7 +31,7 @@ _KEYS = lazy("'(?:loss|eval_loss|train_runtime|train_loss|grad_norm)'")
 # omits the drawing: ` 25% 2/8 [03:45<11:17, 112.97s/it]`
 _BAR = lazy(
     r"\d{1,3}%(?:\|[^|]{0,400}\|)?[ ]{0,4}"
-    r"(?P<step>\d{1,12})/(?P<total>\d{1,12})[ ]{1,2}\[(?P<elapsed>[\d:]{4,12})<(?P<left>[\d:?]{1,12}),[ ]{1,4}"
+    r"(?P<step>\d{1,12})/(?P<total>\d{1,12})[ ]{1,2}\[(?P<elapsed>[\d:]{4,12})<[\d:?]{1,12},[ ]{1,4}"
     r"(?P<rate>\d{1,9}(?:\.\d{1,6})?|\?)[ ]?(?P<unit>it/s|s/it)"
 )
 _MARKS = lazy(r"[\r\n:|%]")  # a bar's name contains none of these
@@ -51,19 +51,16 @@ def read_dict(line: Line) -> Iterator[Spanned]:
 def _spanned(places: dict[str, tuple[int, int]], line: Line) -> Spanned:
     # `include_num_input_tokens_seen` adds the time so far to each step's loss; the final dict has no step loss
     kind: Any = TrainerSummary if "train_runtime" in places and "loss" not in places else TrainerLogged
-    known, extra, fields = line.origin_spans, dict[str, Any](), _FIELDS[kind]
+    known = line.origin_spans
     for name, at in places.items():
-        field, convert = _METRICS.get(name, ("", kept))
-        if field not in fields:
-            extra[name] = line.span(at, kept)
-        elif field == "step" and (bar := line.text.find("/", *at)) >= 0:
+        field, convert = _METRICS.get(name, ("", integer))
+        if field not in kind.__struct_fields__:
+            continue
+        if field == "step" and (bar := line.text.find("/", *at)) >= 0:
             known |= {"step": line.span((at[0], bar), convert), "max_steps": line.span((bar + 1, at[1]), integer)}
         else:
             known[field] = line.span(at, convert)
-    return Spanned(kind, known | {"extra": extra} if kind is TrainerLogged else known)
-
-
-_FIELDS = {kind: frozenset(kind.__struct_fields__) for kind in (TrainerLogged, TrainerSummary)}
+    return Spanned(kind, known)
 
 
 def _finite(text: str) -> float | None:
@@ -90,7 +87,6 @@ def read_bar(line: Line) -> Iterator[Spanned]:
             "total": line.span(match.span("total"), int),
             "seconds_per_step": line.span(match.span("rate"), per_second if match["unit"] == "it/s" else finite),
             "elapsed_seconds": line.span(match.span("elapsed"), clock),
-            "remaining_seconds": line.span(match.span("left"), clock) if "?" not in match["left"] else None,
             "description": line.span((start, stop), str),
         }
         yield Spanned(TrainerProgressed, found | line.origin_spans)

@@ -2,7 +2,7 @@
 samples/sec: 206.693 | iteration        1/     512 | elapsed time per iteration (ms): 2477.1 | ... | lm_loss: 1E+1 |`.
 
 Input: a line with `iteration N/M |`. Output: one `IterationLogged` for each iteration in the line. Fields are matched
-by name, not by position. Unknown fields are kept, and any field may be missing. If the loss is NaN, its field is
+by name, not by position, and any field may be missing. If the loss is NaN, its field is
 missing from the line, so a line without a loss is evidence and not a parse error. The unit is in the label. The line of
 Argonne's fork of Megatron-DeepSpeed differs only in its separator and some names: `iteration=       3/  100000 |
 consumed_samples=  768 | elapsed_time_per_iteration_ms=17711.7 | lm loss=11.2 | ... |`.
@@ -21,7 +21,6 @@ from megatron_monitor.parsers.engine.fields import (
     duration,
     finite,
     integer,
-    kept,
     milliseconds,
     name_and_value,
     number,
@@ -29,7 +28,7 @@ from megatron_monitor.parsers.engine.fields import (
     teraflops,
 )
 from megatron_monitor.parsers.engine.scan import Line, Rule
-from megatron_monitor.parsers.engine.spans import Spanned
+from megatron_monitor.parsers.engine.spans import Span, Spanned
 from megatron_monitor.parsers.events import Event, IterationLogged, Malformed
 from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.programs import ARGONNE, recognised
@@ -50,7 +49,7 @@ _NAME = lazy(r"[A-Za-z\[][\w .,()/%*+#<>=\[\]-]{0,79}")
 _ECHO = lazy(r"\++ |[A-Za-z]\w{0,99} \.{2,99} ")
 
 _MAX_FIELDS = 100  # the longest real line has 20; the bound limits the event of a hostile line
-_MAX_TEXT = 200
+_MAX_PIECE = 200
 
 _Convert = Callable[[str], Any]
 _Split = Callable[[str], tuple[str, str] | None]
@@ -68,19 +67,20 @@ _ALIASES = {name.lower().replace("_", " "): known for name, known in FIELDS.item
 
 
 class _Fields(Struct):
-    """The fields of one line as spans. `cut` is True if a known field has an incomplete value."""
+    """The fields of one line as spans, and the names of all its fields. `truncated` is True if a known field has an
+    incomplete value.
+    """
 
     line: Line
-    values: dict[str, Any] = field(default_factory=dict)
-    losses: dict[str, Any] = field(default_factory=dict)
-    extra: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Span] = field(default_factory=dict)
+    losses: dict[str, Span] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     truncated: bool = False
 
     @property
     def reported(self) -> bool:
         """True if it has a known field."""
-        return bool(self.values or self.losses or self.truncated)
+        return bool(self.losses or self.truncated or any(span.value is not None for span in self.values.values()))
 
     def take(self, name: str, text: str, end: int, closed: bool = True) -> bool:
         """Read one field, whose text ends at `end` in the line. Return False if it is unknown. A value without its
@@ -94,19 +94,11 @@ class _Fields(Struct):
         self.names.add(name)
         if not text or not (closed or _is_whole(text, attribute, convert)):
             self.truncated = True
-            value = None
-        else:
-            value = self.line.span(at, convert)
-        if value is None or value.value is None:
-            if text:
-                self.extra[name] = text[:_MAX_TEXT]
-        elif attribute not in self.values:
+            return True
+        value, before = self.line.span(at, convert), self.values.get(attribute)
+        # the actual sequence length follows the curriculum's and is that of the samples
+        if before is None or before.value is None or (name == "actual seqlen" and value.value is not None):
             self.values[attribute] = value
-        elif name == "actual seqlen":  # it follows the curriculum's and is the real length of the samples
-            self.extra["curriculum seqlen"] = self.values[attribute]
-            self.values[attribute] = value
-        else:
-            self.extra[name] = value
         return True
 
     def _take_loss(self, name: str, text: str, at: tuple[int, int], closed: bool) -> bool:
@@ -116,24 +108,14 @@ class _Fields(Struct):
         if value is not None and value.value is not None:
             self.names.add(name)
             self.losses[name] = value
-        elif text:
-            self.extra[name] = text[:_MAX_TEXT]
         return True
 
     def several(self, name: str, piece: str, end: int, closed: bool) -> bool:
         """Read the fields of a piece with several fields that ends at `end`. Return False if it has only one."""
-        found = list(_SEVERAL.finditer(piece)) if ":" in name and len(piece) < _MAX_TEXT else ()
+        found = list(_SEVERAL.finditer(piece)) if ":" in name and len(piece) < _MAX_PIECE else ()
         for match in found:
-            part, place = match[1].strip(), end - len(piece) + match.end(2)
-            if not self.take(part, match[2], place, closed):
-                self.keep(part, match[2], place)
+            self.take(match[1].strip(), match[2], end - len(piece) + match.end(2), closed)
         return bool(found)
-
-    def keep(self, name: str, text: str, end: int) -> None:
-        """Keep an unknown field, as a number if possible."""
-        self.names.add(name)
-        if text:
-            self.extra[name] = self.line.span((end - len(text), end), kept)
 
 
 def _is_whole(text: str, attribute: str, convert: _Convert) -> bool:
@@ -167,7 +149,7 @@ def read_fields(line: Line, lead: tuple[int, int], rest: tuple[int, int], split:
         if found.take(name, text, value_end, index < last) or found.several(name, piece, place, index < last):
             continue
         if not foreign and (":" in piece or "=" in piece) and _NAME.fullmatch(name):
-            found.keep(name, text, value_end)
+            found.names.add(name)
         else:
             foreign = True
     return found
@@ -192,7 +174,7 @@ def iterations(
             total = line.span(match.span(2), integer) if match[2].isdecimal() else None
             values = {
                 "iteration": line.span(match.span(1), int), "train_iterations": total, "losses": found.losses,
-                "extra": found.extra, "format": format_name or recognised(found.names),
+                "format": format_name or recognised(found.names),
             }  # fmt: skip
             yield Spanned(IterationLogged, values | found.values | line.origin_spans)
         elif not before and found.names:

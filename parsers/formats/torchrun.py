@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from msgspec import field
 
 from megatron_monitor.parsers.declared.failures import (
+    device_bytes,
     exception_of,
     failure_of,
     is_victim,
     lost_peer,
-    memory_facts,
     named_failure,
 )
 from megatron_monitor.parsers.engine.fields import integer
@@ -141,7 +141,7 @@ class RootCauseGatherer(Gatherer):
             exit_code=code,
             by="launcher",
             raised=raised is not None,
-            **memory_facts(self.exception),
+            device_bytes=device_bytes(self.exception),
             rank=integer(rank) if rank.isdecimal() else None,
             node=self.fields.get("host"),
             logged_at=f"{when[1]}T{when[2]}" if when else None,

@@ -1,11 +1,9 @@
-"""Reads Python tracebacks of many ranks in one file: the uncaught exception, the first one of its chain, and the
-program.
+"""Reads Python tracebacks of many ranks in one file: each exception of a chain, and the program.
 
 Python prints the exceptions of a chain from the first to the uncaught one, with a sentence between two of them
-(traceback.py `_cause_message` and `_context_message`). Each gives an event. The last one has the first as its root. A
-TorchScript operation prints a traceback within the exception's text (torch/csrc/jit/runtime/interpreter.cpp
-`handleError`: `The following operation failed in the TorchScript interpreter.`, frames, `RuntimeError: ` and the
-failure). That last line is the exception.
+(traceback.py `_cause_message` and `_context_message`). Each gives an event. A TorchScript operation prints a traceback
+within the exception's text (torch/csrc/jit/runtime/interpreter.cpp `handleError`: `The following operation failed in
+the TorchScript interpreter.`, frames, `RuntimeError: ` and the failure). That last line is the exception.
 """
 
 from collections.abc import Iterator
@@ -29,7 +27,6 @@ from megatron_monitor.parsers.patterns import lazy
 
 _MAX_PENDING = 10_000
 _TRACEBACK_LINES = 400  # lines after a header in which an exception line is searched: many ranks interleave
-_CHAIN_LINES = 24  # lines after an exception in which the sentence of a chain is searched
 _IGNORED_LINES = 60
 HEADER = "Traceback (most recent call last):"
 _IGNORED = ("Exception ignored in", "Exception ignored while")
@@ -55,8 +52,8 @@ def _is_header(line: Line) -> bool:
 
 
 class TracebackGatherer(Gatherer):
-    """Open while `pending` tracebacks have no exception line yet, from any rank, and a little longer because a chain
-    may follow. `writers` has the facts from each writer's frames so far. A header without an exception gives no event.
+    """Open while `pending` tracebacks have no exception line yet, from any rank. `writers` has the facts from each
+    writer's frames so far. A header without an exception gives no event.
     """
 
     lines: int = 0
@@ -95,10 +92,6 @@ class TracebackGatherer(Gatherer):
         writer = self.writers.setdefault(line.prefix.key, {})
         if HEADER in bare and _is_header(line):
             self.pending, self.lines = min(self.pending + 1, _MAX_PENDING), 0
-            writer.pop("told", None)  # no sentence of a chain came between: a separate traceback
-            return [], True, False
-        if bare in _CHAINS and "told" in writer:
-            writer["root"] = writer.pop("told")
             return [], True, False
         if self._is_frame(text, bare, writer):
             return [], True, False
@@ -106,19 +99,18 @@ class TracebackGatherer(Gatherer):
             return [], False, True
         found = None if text.startswith(" ") or not self.pending else exception_of(bare)
         if found is None:
-            over = self.lines > (_TRACEBACK_LINES if self.pending else _CHAIN_LINES)
-            return [], False, over or (self.headless and self.pending > 0 and not text.startswith(" "))
+            over = not self.pending or self.lines > _TRACEBACK_LINES
+            return [], False, over or (self.headless and not text.startswith(" "))
         self.lines = 0
         if found[1].startswith(WRAPPER):
             return [], False, False
         self.pending -= 1
         event = _seen(*found, line, writer)
         writer.clear()
-        writer["told"] = event.root or bare[:300]
         if bare.endswith(":") and event.role != "launcher":
             self.held = event
             return [], False, False
-        return [event], False, False
+        return [event], False, not self.pending
 
     def _is_frame(self, text: str, bare: str, writer: dict[str, Any]) -> bool:
         """Note the facts of a frame about the program. Output of a program after the frame is ignored."""
@@ -139,9 +131,7 @@ def _seen(exception: str, message: str, line: Line, writer: dict[str, Any]) -> T
     return TracebackSeen(
         exception=exception,
         message=message if number is None else f"{message} ({signal_name(number)})",
-        script=script,
         top_level=writer.get("top_level"),
-        root=writer.get("root"),
         role=role_of(exception, message, script, line.text),
         failure=named_failure(exception, message),
         signal=number,

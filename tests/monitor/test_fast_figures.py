@@ -3,20 +3,11 @@
 import statistics
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.config import load
-from megatron_monitor.evaluation import Evaluator, MonitoredRun
-from megatron_monitor.parsers.events import LogEvent
-from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.reading import evaluated_reader, own_rules
-from megatron_monitor.run.fold import UNREAD
 from megatron_monitor.run.log_clock import log_clock
-from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.pace import HISTOGRAM_BUCKETS, Histogram, Pace
 
 seconds = st.one_of(st.sampled_from([0.1, 2.5, 2.5, 5.0]), st.floats(0.001, 2000.0))
@@ -63,39 +54,3 @@ def test_what_is_no_time() -> None:
         "x" * 26,
     ):
         assert log_clock(text) is None
-
-
-_FIELDS_THAT_NOBODY_READS = """\
- iteration {n:8d}/ 400 | consumed samples: {n}{n} | elapsed time per iteration (ms): 51{n}.5 | learning rate: 1.{n}E-04 | global batch size: 8 | lm loss: 2.{n}E+00 | z_loss: 0.{n} | grad norm: 1.{n} |
-[2026-05-22 03:45:{n}] [INFO] [timer.py:260:stop] epoch=0/micro_step={n}1/global_step={n}, RunningAvgSamplesPerSec=12.{n}, CurrSamplesPerSec=13.{n}, MemAllocated=2.{n}GB, MaxMemAllocated=3.{n}GB
-Train:  25%|##        | {n}/400 [03:{n}<11:{n}, 12.{n}s/it]
-{{'loss': 1.{n}, 'grad_norm': 2.{n}, 'learning_rate': 4.{n}e-08, 'token_acc': 0.{n}, 'epoch': 0.{n}}}
-"""  # noqa: E501 - as programs print them
-
-
-def test_what_templates_leave_out_changes_nothing() -> None:
-    """Fields of UNREAD are in what `explain` shows, not in what the judgement gets, which knows no difference:
-    neither with the loop's own lines nor where the engine or the Trainer counts.
-    """
-    program = _FIELDS_THAT_NOBODY_READS.splitlines(keepends=True)
-    for first in range(3):
-        text = "".join(line.format(n=number) for number in range(11, 60) for line in program[first:]).encode()
-        everything = SourceReader().feed(text)
-        evaluated = evaluated_reader(own_rules(load(""))).feed(text)
-        assert _reported(everything)
-        assert not _reported(evaluated[-9:])
-        one, other = (_folded(events) for events in (everything, evaluated))
-        assert one == other
-
-
-def _reported(events: list[LogEvent]) -> bool:
-    """Whether any of the fields that nobody reads holds anything."""
-    return any(getattr(entry.event, name) for entry in events for name in UNREAD.get(type(entry.event), ()))
-
-
-def _folded(events: list[LogEvent]) -> dict[str, Any]:
-    run, judge = MonitoredRun(RunState("run")), Evaluator(load(""))
-    judge.take(run, events, "log", 1000.0, live=False)
-    state = msgspec.to_builtins(run.state)
-    assert state["iterations_total"] == 49
-    return dict(state)

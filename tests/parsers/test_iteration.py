@@ -63,13 +63,11 @@ def test_every_cut() -> None:
     for end in range(CUT.index("|") + 2, len(CUT) + 1):
         for event in read(CUT[:end]):
             got = to_fields(event)
-            texts = got.pop("extra", {})
             got.pop("format")
             for name, value in got.items():
                 assert value == whole[name] or (name == "lm_loss" and str(whole[name]).startswith(str(value))), CUT[
                     :end
                 ]
-            assert all(isinstance(text, str) for text in texts.values())
 
 
 def test_text_around() -> None:
@@ -89,11 +87,9 @@ def test_text_around() -> None:
 
 
 def test_hostile_lines_stay_bounded() -> None:
-    """Very many fields or very long values make no large event."""
-    (event,) = read(" iteration 5/ 10 | lm loss: 2.5E+00 |" + "".join(f" k{n}: {n} |" for n in range(5000)))
-    assert len(event.extra) < 200
-    (event,) = read(" iteration 5/ 10 | lm loss: 2.5E+00 | note: " + "x" * 50_000 + " |")
-    assert len(str(event.extra)) < 500
+    """Very many losses make no large event, and a very long value is none."""
+    (event,) = read(" iteration 5/ 10 | lm loss: 2.5E+00 |" + "".join(f" k{n} loss: {n} |" for n in range(5000)))
+    assert 50 < len(event.losses) < 200
     assert (
         read(" iteration 5/ 10 | lm loss: 2.5E+00 | consumed samples: " + "9" * 6000 + " |")[0].consumed_samples is None
     )

@@ -234,7 +234,7 @@ def test_what_a_shape_says_depends_on_no_digit() -> None:
         raw = sample.encode()
         SourceReader(memo=memo).feed(raw + b"\n")
         for _ in range(4):
-            other = re.sub(rb"(?<![A-Za-z\d])\d+", lambda match: _digits(chance, len(match[0])), raw) + b"\n"
+            other = re.sub(rb"(?<![A-Za-z_\d])\d+", lambda match: _digits(chance, len(match[0])), raw) + b"\n"
             learned, read_anew = (SourceReader(memo=one).feed(other) for one in (memo, Memo(memo.scanner)))
             assert list(map(repr, learned)) == list(map(repr, read_anew))
 

@@ -304,7 +304,7 @@ def test_pods_are_writers(first: str, second: str) -> None:
         f"{second}ValueError: b", f"{first}ValueError: a",
     ]  # fmt: skip
     found = [event for _, event in _read("".join(line + "\n" for line in lines).encode())]
-    assert [(event.message, event.script) for event in found if isinstance(event, TracebackSeen)] == [
-        ("b", "/work/copy.py"), ("a", "/work/train.py"),
+    assert [(event.message, event.role) for event in found if isinstance(event, TracebackSeen)] == [
+        ("b", "helper"), ("a", "trainer"),
     ]  # fmt: skip
     assert found[0].node != found[1].node

@@ -120,7 +120,7 @@ def _drawn(trainer: TrainerState, event: TrainerProgressed, elapsed: float) -> l
     drawn = trainer.drawings.setdefault(event.total, [])
     if drawn and elapsed < (drawn[-1].elapsed_seconds or 0.0):
         drawn.clear()
-    drawn.append(structs.replace(event, remaining_seconds=None))
+    drawn.append(event)
     if len(drawn) > _DRAWINGS:  # twice the distance between them
         far = (event.step - drawn[0].step) * 2 / _DRAWINGS
         drawn[1:-1] = [after for before, after in pairwise(drawn[:-1]) if after.step // far > before.step // far]

@@ -167,7 +167,7 @@ def test_trainer_bars_of_several_nodes_count_once(state: RunState) -> None:
     feed(state, TrainerSetting(name="running_training"), TrainerSetting(name="total optimization steps", value=8.0))
     for step in range(1, 9):
         feed(state, *(TrainerProgressed(step=step, total=8, seconds_per_step=100.0 + i) for i in range(4)))
-    feed(state, *(TrainerSummary(train_runtime_seconds=900.0) for _ in range(4)))
+    feed(state, *(TrainerSummary() for _ in range(4)))
     assert (state.iterations_total, state.attempt.train_iterations, state.attempt.phase) == (8, 8, "finished")
 
 
