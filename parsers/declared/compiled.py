@@ -101,7 +101,7 @@ def expressions_of(log_format: Format, make: Callable[[str], Any] = lazy) -> tup
     for name, several in groupby(rows, lambda spec: spec.rule or f"{log_format.name}.{spec.means}"):
         specs = tuple(several)
         one, anchors = Expressions(specs, make), tuple(anchor.encode() for spec in specs for anchor in spec.anchors)
-        found.append(Rule(name, anchors, one.read, one.by_shape))
+        found.append(Rule(name, anchors, one.read, one.by_shape, any(spec.any_width for spec in specs)))
     return tuple(found)
 
 

@@ -123,7 +123,7 @@ class _Expression:
         """Return (field, name within the field, converter) of a printed name."""
         for printed, how in self._spec.fields.items():
             field, _, reading = how.partition(" ")
-            read = CONVERTERS[reading] if reading else number
+            read = CONVERTERS[reading] if reading else self._fields.get(field, number)
             if name == printed:
                 return field, None, read
             if printed.startswith("*") and name.endswith(printed[1:]):

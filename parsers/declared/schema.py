@@ -111,6 +111,8 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """For a rule: texts, one of which is in each of its lines."""
     by_shape: bool = False
     """For a rule: no digit decides whether a line matches."""
+    any_width: bool = False
+    """For a rule: the widths of numbers up to 15 digits do not decide that either. Requires `by_shape`."""
     every: bool = False
     """For a rule: apply each expression as often as it matches, in the line's order, because lines of several writers
     may be joined.

@@ -229,6 +229,7 @@ CONVERTERS: Final[dict[str, Convert]] = {
     "ms range": fields.milliseconds_range,
     "us": lambda text: fields.seconds(fields.finite(text), "us"),
     "clock": fields.clock,
+    "it/s": fields.per_second,
     "FLOPS": _rate_of_flops,
     "percent": lambda text: fields.ratio(f"{text}%"),
     "with separators": lambda text: fields.finite(re.sub("[,_]", "", text)),

@@ -86,6 +86,8 @@ class Layout:
         bars included.
         """
         self._raw, self._places, self._slices = raw, _places(raw), [slice(0)]
+        self._forms: dict[int, re.Pattern[bytes]] = {}
+        """Number of a slice -> the form of its text on which the choice of its converter depends."""
         self._answer = [(rule, *self._bound(said)) for rule, said in answer]
         self._bind(self._slices)
         events = [event for _, said in answer for event in said.events()]
@@ -130,6 +132,8 @@ class Layout:
                 raise NoLayoutError
             left, right = at.start - starts[first], at.stop - ends[last]
             slices.append(slice(after[first][0] + left, after[last][1] + right))
+        if any(not form.fullmatch(shape[slices[place]]) for place, form in self._forms.items()):
+            raise NoLayoutError
         other = copy(self)
         other._bind(slices)
         return other
@@ -172,13 +176,16 @@ class Layout:
         if not isinstance(said, Span):  # a text without digits, which other lines of the shape share
             raise NoLayoutError
         at = self._slice(said)
-        read = _of_bytes(said, self._raw[at])
+        read, form = _of_bytes(said, self._raw[at])
         if digits:
             start = self._raw.rfind(name.encode(), 0, at.start)
             if start < 0:
                 raise NoLayoutError
             name = self._added(slice(start, start + len(name.encode())))
-        return name, self._added(at), read
+        number = self._added(at)
+        if form is not None:
+            self._forms[number] = form
+        return name, number, read
 
     def _slice(self, span: Span) -> slice:
         """Return the slice of a span. Raises NoLayoutError if the bytes are not where the rule found them."""
@@ -209,16 +216,16 @@ def _places(raw: bytes) -> Sequence[int]:
     return [place for place, byte in enumerate(raw) if byte & 0xC0 != 0x80 and place not in colours]
 
 
-def _of_bytes(span: Span, text: bytes) -> Callable[[bytes], Any]:
-    """Return a span's converter for bytes. A C function is used if it gives the same result for all digits."""
+def _of_bytes(span: Span, text: bytes) -> tuple[Callable[[bytes], Any], re.Pattern[bytes] | None]:
+    """Return a span's converter for bytes. A C function is used if it gives the same result for all digits in a text of
+    this form.
+    """
     if span.value is None:  # other digits may give a value
         raise NoLayoutError
-    quick = QUICK.get(span.read)
-    if quick is not None:
-        form, read = quick
-        if form.fullmatch(text):
-            return read
-    return _remembered(span.read) if isinstance(span.value, int | float) else _decoded(span.read)
+    form, read = QUICK.get(span.read, (None, bytes.decode))
+    if form is not None and form.fullmatch(text):
+        return read, form
+    return _remembered(span.read) if isinstance(span.value, int | float) else _decoded(span.read), None
 
 
 def _decoded(read: Convert) -> Callable[[bytes], Any]:
