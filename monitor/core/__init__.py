@@ -75,7 +75,6 @@ class Core(Watched):
         self.alerts = Alerts()
         self.unposted: Mapping[str, int] = {}
         """Notifier -> number of Alertmanagers that did not accept the last post."""
-        self._stopped = self._over = False
         self.place: PartitionOffset | None = None
         """For a Kafka partition: the offset up to which records were handled."""
         self.read_until = float("inf")
@@ -203,7 +202,7 @@ class Core(Watched):
 
     def stop_runs(self, at: float, *, over: bool) -> None:
         """The daemon stops in order at `at`, Unix seconds: deadlines are no longer shown. `over`: the runs end too."""
-        self._stopped, self._over = True, over
+        self.stopped, self.over = True, over
         if over:
             self.alerts.end_all(at)
         for run in self.runs.values():
@@ -217,14 +216,13 @@ class Core(Watched):
             for _, run in sorted(self.runs.items())
             if run.state.proven and (run.shown is not None or not run.log.unread)
         ]
-        ends = {"stopped": self._stopped, "over": self._over}
-        views = [(run, show(run, now, self.config, self.quarantine, self._shown_run, asked, **ends)) for run in runs]
+        views = [(run, show(self, run, now, asked, self._shown_run)) for run in runs]
         known = [(run.expired, view) for run, view in views if view is not None]
         shown = tuple(view for expired, view in known if not expired)
         ended = tuple(view for expired, view in known if expired)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
         count_sources(self.counted(), self.sources, unreadable)
-        self.counts.set("runs", 0 if self._over else len(shown))
+        self.counts.set("runs", 0 if self.over else len(shown))
         behind = max(0.0, now - self.read_until)
         self.counts.set("snapshot_age_seconds", behind)
         return Snapshot(

@@ -46,6 +46,8 @@ class Watched:
         """Age in seconds after which a file without a training becomes dormant."""
         self.saved = UnclaimedState(LogState())
         """The part of the saved state that no source has claimed yet."""
+        self.stopped = self.over = False
+        """True: the daemon stops in order, so runs have no deadline; its runs end with it."""
         self.awaited = Counter[str]()
         """Name of a log -> number of its saved sources that are neither opened again nor found missing."""
         self.begin(config, judge)

@@ -5,11 +5,9 @@ from typing import get_args
 from megatron_monitor.breakdown.attribution import Cause
 from megatron_monitor.breakdown.messages import ADVICE, advice_for
 from megatron_monitor.causes import cause_of, causes, failure_of
-from megatron_monitor.config import default_config
-from megatron_monitor.core.view import view_of
 from megatron_monitor.detectors import RULES
 from megatron_monitor.incidents import Transition
-from megatron_monitor.metrics import _LABELS, samples_of
+from megatron_monitor.metrics import _LABELS, RunView, samples_of
 from megatron_monitor.parsers.events import Failure
 from megatron_monitor.simulate import Fault, Scenario
 from megatron_monitor.snapshot import MetricSample
@@ -37,7 +35,8 @@ def test_a_hang_says_what_and_what_to_do_and_stays_as_it_was_told() -> None:
     player.judge.judge(player.run, player.at + 4200.0)
     assert tuple(causes(player.run.book)) == (first,)
     assert player.run.book.open["hang"].summary != first.summary
-    (sample,) = samples_of(view_of(player.run, default_config()))["megatron_incident_info"]  # type: ignore[misc]
+    view = RunView(player.run.state, player.run.book, "training", None, None)
+    (sample,) = samples_of(view)["megatron_incident_info"]  # type: ignore[misc]
     assert isinstance(sample, MetricSample)
     names = _LABELS["megatron_incident_info"]
     assert sample.labels == tuple(getattr(first, name)[:200] for name in names)
