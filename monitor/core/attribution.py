@@ -22,6 +22,7 @@ from megatron_monitor import identity
 from megatron_monitor.core import run_streams
 from megatron_monitor.core.job_index import STEP_KINDS, JobIndex
 from megatron_monitor.core.run_streams import Due
+from megatron_monitor.core.saved import SavedSource
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
 from megatron_monitor.identity import StreamIdentity, Verdict
@@ -62,10 +63,11 @@ class Attribution:
 
     # --- streams come and go ----------------------------------------------------------------------------------------
 
-    def member(self, path: str, saved: StreamIdentity | None, run: str = "") -> tuple[StreamIdentity, str]:
-        """Return the identity of the stream at `path`, and its run. `saved` and `run`: those of an earlier process."""
-        config = self._watched.config
+    def member(self, path: str, known: SavedSource | None) -> tuple[StreamIdentity, str]:
+        """Return the identity of the stream at `path`, and its log. `known`: its saved form."""
+        config, run = self._watched.config, known.run if known is not None else ""
         named = identity.named(path, config.runs)
+        saved = known.member if known is not None else None
         member = saved or StreamIdentity("", "")
         if saved is None:
             member.take_key(identity.key_of(path, config.slurm.job_from))

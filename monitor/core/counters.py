@@ -10,12 +10,6 @@ from megatron_monitor.snapshot import MonitorCounts
 _FAULTS = frozenset({Malformed.kind, LineDiscarded.kind})
 
 
-def count_bytes(counts: MonitorCounts, size: int, read_at: float) -> None:
-    """Count bytes that were read at `read_at`, Unix seconds."""
-    counts.add("bytes_total", by=size)
-    counts.set("last_read_timestamp_seconds", read_at)
-
-
 def count_events(counts: MonitorCounts, kinds: Sequence[str], entries: Iterable[LogEvent]) -> None:
     """Count events. `kinds` are those of `entries`."""
     for kind, many in Counter(kinds).items():

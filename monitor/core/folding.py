@@ -6,6 +6,7 @@ and failures in a separate file wait until the file with the training loop is re
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 
 from megatron_monitor.core import run_streams
 from megatron_monitor.core.attribution import Attribution
@@ -35,7 +36,6 @@ from megatron_monitor.run.fold import fold
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.restarts import precede
-from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import STEP_EVENTS
 
 _BLOCK_ENDS = 5.0  # seconds without new bytes after which a block of lines counts as complete
@@ -67,8 +67,9 @@ class Folding:
             self._attribution.folded(source)
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
-        if (stream := run_streams.replica_of(source)) is not None and source.run is not None:
-            self._note_source(source.run.state, source)  # also if it adds nothing
+        run, stream = source.run, run_streams.replica_of(source)
+        if run is not None and stream is not None and source.name not in run.state.sources:  # also if it adds nothing
+            self._note_source(run, source)
         joins = stream is not None and stream.joins_attempt  # its lines begin no other experiment
         for entries, at in due:
             bounds = not BOUNDS.isdisjoint([entry.event.kind for entry in entries])
@@ -147,7 +148,8 @@ class Folding:
         if run is None or not entries or run.failed:
             return
         self._watched.touch(run.log.name)
-        self._note_source(run.state, source)
+        if source.name not in run.state.sources:
+            self._note_source(run, source)
         if source.older_state is not None:
             for entry in entries:
                 fold(source.older_state, entry, source.name, at, False)
@@ -159,7 +161,7 @@ class Folding:
             entries = _taken_now(run, source, entries, at)
         self._judge(run, source, entries, at, now)
         run.dirty = True
-        trains = source.caught_up and all(type(entry.event) in _OF_TRAINING for entry in entries)
+        trains = source.caught_up and _OF_TRAINING.issuperset([type(entry.event) for entry in entries])
         if run.book.open or run.book.pending or not trains:
             self._watched.request(run)  # otherwise the rules were evaluated at once
 
@@ -175,7 +177,7 @@ class Folding:
         if run.expired:
             run.expired, run.historical = False, run.historical or dead  # its end was reported before
             state.live = state.live and not run.historical
-        self._watched.of_run(run, lambda: self._watched.judge.take(run, entries, source.name, at, source.caught_up))
+        self._watched.of_run(run, partial(self._watched.judge.take, run, entries, source.name, at, source.caught_up))
         state.arrived = None
         dies = not dead and state.attempt.phase == "crashed" and counted_in(state, source.name)
         if run.historical and source.caught_up and (state.progress_at != before or dies):
@@ -184,10 +186,9 @@ class Folding:
             self._watched.request(run)  # a historical run is evaluated less often
         state.read_at = now
 
-    def _note_source(self, state: RunState, source: Source) -> None:
-        if source.name not in state.sources:
-            state.sources[source.name] = None
-            self._attribution.jobs.changed(source.log)
+    def _note_source(self, run: Run, source: Source) -> None:
+        run.state.sources.setdefault(source.name)
+        self._attribution.jobs.changed(source.log)
 
     def take_deferred(self, run: Run, now: float) -> None:
         """Fold the deferred ends and failures after the loop, except those older than the loop's last line."""

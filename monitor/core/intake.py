@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from megatron_monitor.core.attribution import Attribution
-from megatron_monitor.core.counters import count_bytes, count_left_out, count_lines
+from megatron_monitor.core.counters import count_left_out, count_lines
 from megatron_monitor.core.folding import Folding
 from megatron_monitor.core.logs import Log
 from megatron_monitor.core.observing import Observing
@@ -18,7 +18,6 @@ from megatron_monitor.core.watched import Watched
 from megatron_monitor.follow.messages import (
     CaughtUp,
     Data,
-    Fingerprint,
     Gone,
     Lines,
     Message,
@@ -31,7 +30,6 @@ from megatron_monitor.follow.messages import (
 )
 from megatron_monitor.identity import StreamIdentity
 from megatron_monitor.log_tail import limit_of
-from megatron_monitor.run.experiments import ExperimentState
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
 
@@ -132,10 +130,10 @@ class MessageHandler:
     def _opened(self, message: Opened, now: float) -> None:
         saved = self._watched.saved.take_source(message.source)
         before = self._watched.sources.awake(message.source)
-        ordered = Ordered() if self._is_pushed(message.path) else None
         # another file under the same path continues the same run, as in live operation
-        member, log, known, former = _known(saved, before)
-        member, name = self._attribution.member(message.path, member, log)
+        known = saved if saved is not None or before is None else before.save(now)
+        ordered = Ordered() if self._is_pushed(message.path) else None
+        member, name = self._attribution.member(message.path, known)
         if saved is not None:
             self._watched.awaited[saved.run] -= 1
             self._watched.runs.claim(self._watched.saved, saved.run, name)
@@ -147,7 +145,7 @@ class MessageHandler:
             self._watched.save_soon |= saved is not None and saved.run != name  # both at once
         if saved is not None and ordered is None and self._stays_dormant(message, saved, member, name, now):
             return
-        opened = self._watched.sources.open(message, name, saved, known, ordered, former)
+        opened = self._watched.sources.open(message, name, known, ordered)
         opened.new = opened.new or (saved is None and bool(self.scanned))
         opened.member = member
         if ordered is not None:
@@ -188,7 +186,8 @@ class MessageHandler:
         at = min(message.at - self._watched.wall_offset, now)
         source.tail.add(message.data, limit_of(len(self._watched.sources)))
         entries = source.feed(message, at)
-        count_bytes(self._watched.counts, len(message.data), message.at)
+        self._watched.counts.add("bytes_total", by=len(message.data))
+        self._watched.counts.set("last_read_timestamp_seconds", message.at)
         if source.ordered is not None:
             self._holding.add(source.name)
             self._release(source, now)
@@ -332,7 +331,7 @@ class MessageHandler:
         if source is not None:
             log = source.log
         else:
-            log = self._watched.logs.named(self._attribution.member(message.source, *_known(saved, None)[:2])[1])
+            log = self._watched.logs.named(self._attribution.member(message.source, saved)[1])
         if isinstance(message, Unreadable) and not log.runs:  # a saved run; an unreadable file begins no run
             self._watched.runs.claim(self._watched.saved, log.name, log.name)
             self._watched.runs.archive_stale(log.runs.get(""), now)
@@ -399,14 +398,3 @@ class MessageHandler:
 def _counted(run: Run) -> tuple[int, int]:
     """Return (last iteration of the attempt or 0, number of counted iterations)."""
     return run.state.attempt.last_iteration or 0, run.state.attempt.iterations
-
-
-def _known(
-    saved: SavedSource | None, before: Source | None
-) -> tuple[StreamIdentity | None, str, ExperimentState | None, tuple[Fingerprint, ...]]:
-    """Return what an earlier process or an earlier file knew: (identity, run, experiments, replaced files)."""
-    if saved is not None:
-        return saved.member, saved.run, saved.experiments, saved.position.former
-    if before is not None:
-        return before.member, before.log.name, before.experiments, before.marker.former
-    return None, "", None, ()

@@ -13,7 +13,7 @@ from megatron_monitor.core.ordered import Ordered
 from megatron_monitor.core.saved import SavedSource
 from megatron_monitor.follow.content import ENOUGH_BYTES
 from megatron_monitor.follow.marker import Marker
-from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Restarted
+from megatron_monitor.follow.messages import Data, Opened, Restarted
 from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.identity import StreamIdentity
 from megatron_monitor.identity.naming import watch_of
@@ -21,7 +21,7 @@ from megatron_monitor.log_tail import LogTail
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.reading import Rules, evaluated_reader
-from megatron_monitor.run.experiments import Experiments, ExperimentState
+from megatron_monitor.run.experiments import Experiments
 from megatron_monitor.run.state import RunState
 
 if TYPE_CHECKING:
@@ -181,40 +181,34 @@ class Sources(dict[str, Source]):
         self._unread: set[str] = set()
 
     def open(
-        self,
-        message: Opened,
-        log: str,
-        saved: SavedSource | None = None,
-        known: ExperimentState | None = None,
-        ordered: Ordered | None = None,
-        former: tuple[Fingerprint, ...] = (),
-    ) -> Source:
+        self, message: Opened, log: str, known: SavedSource | None = None, ordered: Ordered | None = None
+    ) -> Source:  # fmt: skip
         """Add a source of the named log that is followed from the message's offset.
 
-        `saved`: its saved form. `known`: the experiment of its earlier lines. `ordered`: given for a pushed stream.
-        `former`: files that it has replaced.
+        `known`: its saved form, or that of the file before under this path. `ordered`: given for a pushed stream.
         """
-        reader, marker = evaluated_reader(self._rules), Marker(former)
-        resumed = saved is not None and message.resumed
-        if saved is not None and resumed:
-            reader.restore(saved.reader)
-            if ordered is not None and saved.reader.ordered is not None:
-                ordered.restore(saved.reader.ordered)
+        reader, marker = evaluated_reader(self._rules), Marker(known.position.former if known is not None else ())
+        if known is not None and message.resumed:
+            reader.restore(known.reader)
+            if ordered is not None and known.reader.ordered is not None:
+                ordered.restore(known.reader.ordered)
         elif message.offset:  # the bytes before were delivered under another name
             reader.skip(message.offset)
         marker.feed(message)
         counted = reader.lines, reader.matched_lines
         source = Source(
             message.source, message.path, self._logs.named(log), reader, marker, message.mtime, counted, message.mount,
-            owner=message.owner, ordered=ordered, resumed=resumed, tail=LogTail(message.tail),
+            owner=message.owner, ordered=ordered, resumed=known is not None and message.resumed,
+            tail=LogTail(message.tail),
         )  # fmt: skip
-        if saved is not None:
-            source.new, source.put_out, source.observed_until = saved.new, saved.put_out, saved.saved_at
+        if known is not None:
+            source.new, source.put_out, source.observed_until = known.new, known.put_out, known.saved_at
+            source.member = known.member or source.member
         self[source.name] = source
         self._unread.add(source.name)
         self._join(source)
-        if known is not None:
-            source.experiments = Experiments(known.number, known.label, known.reported, known.ids)
+        if known is not None and (one := known.experiments) is not None:
+            source.experiments = Experiments(one.number, one.label, one.reported, one.ids)
             source.log.note_experiment(source)
         return source
 
@@ -238,7 +232,6 @@ class Sources(dict[str, Source]):
                 owner=saved.owner, mount=saved.mount,
             )  # fmt: skip
             source = self.open(found, saved.run, saved)
-            source.member = saved.member or source.member
             self.finish(source)
         return self.get(name)
 

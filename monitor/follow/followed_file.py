@@ -230,13 +230,14 @@ class FollowedFile(Struct, eq=False):
     def _open_first(self, seen: os.stat_result, now: float) -> None:
         """Open the first file of this path: at the saved position, if that is proved for it or for a file beside it."""
         self.released = False
-        identity, position, problem = (seen.st_dev, seen.st_ino), self.resume, ""
+        identity, position = (seen.st_dev, seen.st_ino), self.resume
         if identity == self._binary:
             self.unsupported = "binary"
             return
         if position is not None:
-            problem = self._try_resume(seen, position)
-            if not problem or (seen.st_ino == position.inode and not self._is_confirmed(seen.st_dev, now)):
+            if self._try_resume(seen, position):
+                return
+            if seen.st_ino == position.inode and not self._is_confirmed(seen.st_dev, now):
                 return
             if self._resume_renamed(position):
                 return
@@ -244,22 +245,20 @@ class FollowedFile(Struct, eq=False):
         if not self.literal and looks_binary(file.pread(BINARY_CHECK_BYTES, 0)):
             self.unsupported, self._binary = "binary", identity
             return
-        self._read_from(self._content_to_read(file, seen), file, seen, proof=problem)
+        self._read_from(self._content_to_read(file, seen), file, seen)
 
-    def _try_resume(self, seen: os.stat_result, position: Position) -> str:
-        """Resume in the file that the path names. Returns the problem if the position is not proved for it."""
+    def _try_resume(self, seen: os.stat_result, position: Position) -> bool:
+        """Resume in the file that the path names. Returns False if the position is not proved for it."""
         identity = seen.st_dev, seen.st_ino
         try:
             file = self._open_claimed(identity)
         except DuplicateFileError:
-            return "another source reads this file"
+            return False
         proved = verify(file, position)
-        problem = proved.problem
-        if not problem and seen.st_ino != position.inode and not is_strong(position):
-            problem = f"inode {seen.st_ino} instead of {position.inode}"
-        if not problem:
-            self._read_from(content_from(file, identity, position, proved), file, seen, position)
-        return problem
+        if proved.problem or (seen.st_ino != position.inode and not is_strong(position)):
+            return False
+        self._read_from(content_from(file, identity, position, proved), file, seen, position)
+        return True
 
     def _resume_renamed(self, position: Position) -> bool:
         """Resume in the file of the position if it was renamed within its directory while the monitor was stopped."""
@@ -304,9 +303,8 @@ class FollowedFile(Struct, eq=False):
         return Content(*identity)
 
     def _read_from(
-        self, content: Content, file: OpenFile, status: os.stat_result, position: Position | None = None,
-        proof: str = "",
-    ) -> None:  # fmt: skip
+        self, content: Content, file: OpenFile, status: os.stat_result, position: Position | None = None
+    ) -> None:
         """Read this file from now on. A file that another path delivered is only announced once it has more."""
         self.context.registry.unreserve(self.resume, self.source)
         self.context.files.put(self, file)
@@ -315,7 +313,7 @@ class FollowedFile(Struct, eq=False):
         self.announced = position is not None or not content.offset
         self.caught_up = not self.announced
         if self.announced:
-            self.context.emit(self._opened(content, status, position, proof))
+            self.context.emit(self._opened(content, status, position))
 
     def _reopen(self, seen: os.stat_result, now: float, at: float) -> None:
         """Open the path after it was away: it names the same file (renamed and back, a flapping server) or another."""
@@ -418,13 +416,11 @@ class FollowedFile(Struct, eq=False):
         self.look_soon = True
         return now - self.truncation_suspected_at >= _CONFIRM
 
-    def _opened(
-        self, content: Content, status: os.stat_result, position: Position | None = None, proof: str = ""
-    ) -> Opened:
+    def _opened(self, content: Content, status: os.stat_result, position: Position | None = None) -> Opened:
         return Opened(
             self.source, self.path, position, status.st_size, status.st_mtime, position is not None,
-            content.offset, content.device, content.inode, content.head, content.tail, proof,
-            status.st_uid, self.context.mount,
+            content.offset, content.device, content.inode, content.head, content.tail, status.st_uid,
+            self.context.mount,
         )  # fmt: skip
 
     # The path names another file, or none.

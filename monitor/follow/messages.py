@@ -58,8 +58,8 @@ SMALL_BYTES = 1 << 16
 class Opened(Struct, frozen=True):
     """A source is followed from `offset` on: 0, the proved position, or the end of bytes that another name delivered.
 
-    `resumed`: `position` was proved; else `proof` is the reason why not (empty if there was no position). `head` and
-    `tail` are the file's first bytes and those before `offset`, for the Marker.
+    `resumed`: `position` was proved. `head` and `tail` are the file's first bytes and those before `offset`, for the
+    Marker.
     """
 
     source: SourceId
@@ -73,7 +73,6 @@ class Opened(Struct, frozen=True):
     inode: int = 0
     head: bytes = b""
     tail: bytes = b""
-    proof: str = ""
     owner: int | None = None
     """User id of the file's owner; None: unknown."""
     mount: str = ""

@@ -40,6 +40,10 @@ class Disk:
         """Nobody was told anything."""
         return frozenset()
 
+    def save(self, parts: dict[str, bytes | None]) -> bool:
+        """Nothing is written by a thread."""
+        raise NotImplementedError
+
     def offer(self, parts: dict[str, bytes | None]) -> None:
         """Written."""
         self.data |= {name: part for name, part in parts.items() if part}
@@ -123,7 +127,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     made: list[Lab] = []
     disk = Disk()
     monkeypatch.setattr("megatron_monitor.saving.Store", lambda _directory: disk)
-    monkeypatch.setattr("megatron_monitor.saving.Saver", lambda store, _wake: store)
+    monkeypatch.setattr("megatron_monitor.saving.Saver", lambda _save, _wake: disk)
 
     def make(minimum: float, pace: float = 1.0) -> Lab:
         some = Lab(tmp_path, disk, minimum, pace)
