@@ -63,7 +63,7 @@ class Registry:
             owner, position = self._reserved.get(inode, (source, None))
             return position if owner != source else None
 
-    def unreserve(self, position: Position | None, source: SourceId) -> None:
+    def unreserve(self, position: Fingerprint | None, source: SourceId) -> None:
         """End the reservation: the source has resumed or given up."""
         with self._lock:
             if position is not None and self._reserved.get(position.inode, ("",))[0] == source:

@@ -69,7 +69,8 @@ class FollowedFile(Struct, eq=False):
     source: SourceId
     context: MountContext
     literal: bool = False  # the path was configured without wildcards: the file is followed whatever it contains
-    resume: Position | None = None  # saved position, until it is resumed or given up
+    resume: Fingerprint | None = None
+    """Where to read on in the file that an earlier process read, or that was read before the path named nothing."""
     due_at: float = 0.0
     directory: str = ""
     age_checked: bool = False
@@ -94,7 +95,6 @@ class FollowedFile(Struct, eq=False):
     truncation_suspected_at: float | None = None
     missing_since: float | None = None
     gone_since: float | None = None  # when Gone was emitted
-    released: bool = False  # the path names nothing and no file is open: the file may be read under other names
     _claims: tuple[Identity, ...] = ()
     _binary: Identity | None = None
     _failures: int = 0  # in a row
@@ -137,7 +137,7 @@ class FollowedFile(Struct, eq=False):
                 self.context.emit(Readable(self.source, at))
             self.due_at = now if self.has_more else self._next_look(now)
         finally:
-            self._release_claims(None if self.content is None or self.released else self.content.identity)
+            self._release_claims(None if self.content is None else self.content.identity)
 
     def leave(self) -> None:
         """Stop following the path."""
@@ -155,6 +155,9 @@ class FollowedFile(Struct, eq=False):
                 self._handle_file(seen, now, at)
         except DuplicateFileError:
             self.unsupported = "duplicate"
+            if self.announced and self.gone_since is None:  # the path's file is read under another name
+                self._finish(now, at, None)
+                self.resume, self.gone_since, self.announced = None, None, False
         except FileChangedError:
             self.look_soon = True
 
@@ -212,9 +215,7 @@ class FollowedFile(Struct, eq=False):
         if self.changed_at == float("-inf"):  # a stamp in the future (another host's clock) means nothing
             self.changed_at = now - max(0.0, at - seen.st_mtime)
         if self.content is None:
-            self._open_first(seen, now)
-        elif self.released:
-            self._reopen(seen, now, at)
+            self._open(seen, now, at)
         if self.content is None:
             return
         self.missing_since = None
@@ -227,49 +228,50 @@ class FollowedFile(Struct, eq=False):
             self._moved_at = None
             self._read_same_file(seen, now, at)
 
-    def _open_first(self, seen: os.stat_result, now: float) -> None:
-        """Open the first file of this path: at the saved position, if that is proved for it or for a file beside it."""
-        self.released = False
-        identity, position = (seen.st_dev, seen.st_ino), self.resume
+    def _open(self, seen: os.stat_result, now: float, at: float) -> None:
+        """Open the path: where reading ended, if that is proved for its file or for a file beside it."""
+        identity, mark = (seen.st_dev, seen.st_ino), self.resume
         if identity == self._binary:
             self.unsupported = "binary"
             return
-        if position is not None:
-            if self._try_resume(seen, position):
+        if mark is not None:
+            if self._try_resume(seen, mark, at):
                 return
-            if seen.st_ino == position.inode and not self._is_confirmed(seen.st_dev, now):
+            if seen.st_ino == mark.inode and not self._is_confirmed(seen.st_dev, now):
                 return
-            if self._resume_renamed(position):
+            if self._resume_renamed(mark, at):
                 return
         file = self._open_claimed(identity)
         if not self.literal and looks_binary(file.pread(BINARY_CHECK_BYTES, 0)):
             self.unsupported, self._binary = "binary", identity
             return
-        self._read_from(self._content_to_read(file, seen), file, seen)
+        self._read_from(self._content_to_read(file, seen), file, seen, at)
 
-    def _try_resume(self, seen: os.stat_result, position: Position) -> bool:
-        """Resume in the file that the path names. Returns False if the position is not proved for it."""
+    def _try_resume(self, seen: os.stat_result, mark: Fingerprint, at: float) -> bool:
+        """Resume in the file that the path names. Returns False if it is not proved to be the file that was read."""
         identity = seen.st_dev, seen.st_ino
         try:
             file = self._open_claimed(identity)
         except DuplicateFileError:
             return False
-        proved = verify(file, position)
-        if proved.problem or (seen.st_ino != position.inode and not is_strong(position)):
+        proved = verify(file, mark)
+        if proved.problem or (seen.st_ino != mark.inode and not is_strong(mark)):
             return False
-        self._read_from(content_from(file, identity, position, proved), file, seen, position)
+        if any(former.offset > mark.offset for former in self.context.registry.left_files(mark.inode)):
+            return False  # another path read on
+        self._read_from(content_from(file, identity, mark, proved), file, seen, at, mark)
         return True
 
-    def _resume_renamed(self, position: Position) -> bool:
-        """Resume in the file of the position if it was renamed within its directory while the monitor was stopped."""
-        renamed = self._find_renamed(position)
+    def _resume_renamed(self, mark: Fingerprint, at: float) -> bool:
+        """Resume in the file that was read if it was renamed within its directory, unless another path reads it."""
+        renamed = self._find_renamed(mark)
         if renamed is None:
             return False
         file, status, proved = renamed
         identity = status.st_dev, status.st_ino
         if not self._claim(identity):
             return False
-        self._read_from(content_from(file, identity, position, proved), file, status, position)
+        self._read_from(content_from(file, identity, mark, proved), file, status, at, mark)
         return True
 
     def _find_renamed(self, mark: Fingerprint) -> tuple[OpenFile, os.stat_result, Verification] | None:
@@ -303,43 +305,28 @@ class FollowedFile(Struct, eq=False):
         return Content(*identity)
 
     def _read_from(
-        self, content: Content, file: OpenFile, status: os.stat_result, position: Position | None = None
-    ) -> None:
-        """Read this file from now on. A file that another path delivered is only announced once it has more."""
+        self, content: Content, file: OpenFile, status: os.stat_result, at: float, mark: Fingerprint | None = None
+    ) -> None:  # fmt: skip
+        """Read this file from now on, from `mark` on if given. A file that another path delivered is only announced
+        once it has more.
+        """
         self.context.registry.unreserve(self.resume, self.source)
         self.context.files.put(self, file)
+        was_gone = self.gone_since is not None
         self.resume = self.gone_since = self.truncation_suspected_at = None
-        self.content, self.released = content, False
-        self.announced = position is not None or not content.offset
-        self.caught_up = not self.announced
-        if self.announced:
-            self.context.emit(self._opened(content, status, position))
-
-    def _reopen(self, seen: os.stat_result, now: float, at: float) -> None:
-        """Open the path after it was away: it names the same file (renamed and back, a flapping server) or another."""
-        content, registry = self.content, self.context.registry
-        assert content is not None
-        try:
-            file = self._open_claimed((seen.st_dev, seen.st_ino))
-        except DuplicateFileError:
-            if self.gone_since is None:
-                self._leave_to_other_name(now, at, None)
-            raise
-        if any(former.offset > content.offset for former in registry.left_files(content.inode)):  # another path read on
-            self._read_from(self._content_to_read(file, seen), file, seen)
+        if not self.announced:
+            self.content, position = content, mark if isinstance(mark, Position) else None
+            self.announced = position is not None or not content.offset
+            self.caught_up = not self.announced
+            if self.announced:
+                self.context.emit(self._opened(content, status, position))
             return
-        problem = verify(file, content.fingerprint()).problem
-        if not problem and seen.st_ino != content.inode:
-            problem = f"inode {seen.st_ino} instead of {content.inode}"
-        next_content = self._content_to_read(file, seen) if problem else content
-        self.context.files.put(self, file)
-        if self.announced and self.gone_since is not None:
+        if was_gone:
             self.context.emit(Readable(self.source, at))
-        self.gone_since, self.released = None, False
-        if problem:
-            self._switch_to(next_content, "replaced", problem, at, left=None)
+        if mark is not None:
+            self.content = content
         else:
-            content.device = seen.st_dev
+            self._switch_to(content, "replaced", "the path named nothing before", at, left=None)
 
     # The file that is read.
 
@@ -442,19 +429,14 @@ class FollowedFile(Struct, eq=False):
             self.look_soon = True
             return
         identity = seen.st_dev, seen.st_ino
-        try:
-            file = self._open_claimed(identity)
-            mark = content.fingerprint()
-            same_inode = seen.st_ino == content.inode
-            if (same_inode or (not links and is_strong(mark))) and not verify(file, mark).problem:
-                # A remount, or a longer copy moved over the old file (rsync): the same text under another number.
-                content.device, content.inode = identity
-                self.context.files.put(self, file)
-                return
-            next_content = self._content_to_read(file, seen)
-        except DuplicateFileError:
-            self._leave_to_other_name(now, at, links)
-            raise
+        file, mark = self._open_claimed(identity), content.fingerprint()
+        same_inode = seen.st_ino == content.inode
+        if (same_inode or (not links and is_strong(mark))) and not verify(file, mark).problem:
+            # A remount, or a longer copy moved over the old file (rsync): the same text under another number.
+            content.device, content.inode = identity
+            self.context.files.put(self, file)
+            return
+        next_content = self._content_to_read(file, seen)
         self.context.files.put(self, file)
         proof = f"device and inode {identity} instead of {content.identity}"
         self._switch_to(next_content, "rotated" if was_read else "replaced", proof, at, left=mark if links else None)
@@ -514,8 +496,8 @@ class FollowedFile(Struct, eq=False):
         if self.missing_since is None:
             self.missing_since = now
         if self.content is None and self.resume is not None:
-            self._resume_renamed(self.resume)
-        links = None if self.released else self._read_old_file(now, at)
+            self._resume_renamed(self.resume, at)
+        links = self._read_old_file(now, at)
         if self.has_more:
             return
         self.look_soon = True
@@ -554,28 +536,23 @@ class FollowedFile(Struct, eq=False):
         """
         if self.context.files.get(self) is not None:
             self._read_old_file(now, at)
-        elif not self.released:
+        else:
             self._release(is_deleted=False)
 
     def _release(self, *, is_deleted: bool) -> None:
         """Let another path read the rest of the file, unless the file is deleted."""
-        self.released = True
         self.context.registry.unreserve(self.resume, self.source)
-        mark = self.content.fingerprint() if self.content is not None else self.resume
-        if mark is not None and not is_deleted:
-            self.context.registry.add_left_file(mark)
+        if self.content is not None:
+            self.resume, self.content, self.stamp = self.content.fingerprint(), None, None
+        if self.resume is not None and not is_deleted:
+            self.context.registry.add_left_file(self.resume)
 
     def _finish(self, now: float, at: float, links: int | None) -> None:
         """Report the path as gone. Its file may continue under another name, unless it has no links left."""
+        is_known = self.announced or isinstance(self.resume, Position)  # to the loop, or to an earlier process
         self.context.files.drop(self)
         self._release(is_deleted=links == 0)
         self.gone_since = now
-        if self.announced or self.resume is not None:
+        if is_known:
             self.context.emit(Gone(self.source, at))
-        self._moved_at = self.stamp = None
-
-    def _leave_to_other_name(self, now: float, at: float, links: int | None) -> None:
-        """Give up the path's file, which is read under another name."""
-        self._finish(now, at, links)
-        self.content = self.gone_since = None
-        self.released = False
+        self._moved_at = None
