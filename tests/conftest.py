@@ -11,7 +11,6 @@ import yaml
 from hypothesis import HealthCheck, settings
 
 from megatron_monitor.core.quarantine import Quarantine
-from tests import simulated as simulated  # further forms of timers, for all tests
 
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("MEGATRON_MONITOR_SHARED", ROOT.parent / "shared"))

@@ -17,13 +17,12 @@ _LISTED = "\n".join(f"  {kind:<22} {text}" for kind, text in sorted(FAULTS.items
 @click.option("--format", "format_name", type=click.Choice(sorted(PROGRAMS)), default="bigscience", show_default=True)
 @click.option("--iterations", type=click.IntRange(1), default=500, show_default=True)
 @click.option("--seconds-per-iteration", type=click.FloatRange(0, min_open=True), default=None, help="As logged.")
-@click.option("--timers", is_flag=True, help="Print timers like Megatron with --timing-log-level 2.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=None, help="Play live, this much faster.")
 @click.option("-o", "--output", type=click.File("wb"), default="-", help="File; standard output if none.")
 def simulate(
-    kinds: tuple[str, ...], format_name: str, iterations: int, seconds_per_iteration: float | None, timers: bool,
-    seed: int, speed: float | None, output: BinaryIO,
+    kinds: tuple[str, ...], format_name: str, iterations: int, seconds_per_iteration: float | None, seed: int,
+    speed: float | None, output: BinaryIO,
 ) -> None:  # fmt: skip
     """Write a synthetic training log, at once or (with --speed) live, to drill alert routes and to test.
 
@@ -31,11 +30,8 @@ def simulate(
     Examples:
       megatron-monitor simulate --fault hang_evaluation -o run.log
       megatron-monitor simulate --format megatron-lm --fault crash_oom@120 --speed 10 -o live.log
-      megatron-monitor simulate --format megatron-lm --timers --fault slow_data -o slow.log
     """
     scenario = scenario_of(kinds, format_name, iterations, seconds_per_iteration, seed)
-    if timers:
-        scenario = replace(scenario, timers="range")
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         write(scenario, output, speed=speed, clock=SystemClock())
 

@@ -1,10 +1,11 @@
 """What to simulate: a training's sizes and pace, and its faults."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pkgutil import get_data
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple, TypeAlias
 
 from megatron_monitor.parsers.programs import BY_NAME, Program
 
@@ -61,6 +62,15 @@ class Fault:
             raise ValueError(f"{self.kind!r} is no fault; there are {', '.join(sorted(FAULTS))}")
 
 
+class PrintedTimers(NamedTuple):
+    """The timers of one iteration."""
+
+    loading: float
+    """Seconds in the data loader."""
+    around: Callable[[str], str]
+    """Adds the timers to the iteration's line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A training. The defaults are BLOOM's sizes with shorter intervals. A size of 0 is not printed."""
@@ -105,8 +115,8 @@ class Scenario:
     memory_mib: float | None = None
     """Memory reserved on each rank. None: as in a usual report."""
     launch_blocking: int | None = None
-    timers: str = ""
-    """The form of the printed timers (timers.py). Empty: none are printed."""
+    timers: "Timers | None" = None
+    """Prints the timers of each iteration (tests/simulated). None: none are printed."""
     faults: tuple[Fault, ...] = ()
     start_epoch: float = 1_767_225_600.0
     """Unix seconds of the first line, for formats that print times (UTC)."""
@@ -137,3 +147,7 @@ class Scenario:
         start, increment, total = self.rampup
         steps = max(1, (self.global_batch_size - start) // increment)
         return min(self.global_batch_size, start + int(samples / max(1.0, total / steps)) * increment)
+
+
+Timers: TypeAlias = Callable[[Scenario, int, float, dict[str, float], Random], PrintedTimers | None]
+"""A scenario, an iteration, its seconds, those that each fault adds, a random source -> its timers, or None."""

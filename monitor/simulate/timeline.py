@@ -12,7 +12,7 @@ from random import Random
 from typing import IO, Any, NamedTuple
 
 from megatron_monitor.parsers.programs import DEEPSPEED
-from megatron_monitor.simulate import lines, timers
+from megatron_monitor.simulate import lines
 from megatron_monitor.simulate.lines import StepFigures, say
 from megatron_monitor.simulate.scenario import TEXTS, Fault, Scenario
 from megatron_monitor.system.clock import Clock
@@ -26,6 +26,8 @@ _SPIKE_NORM = (1.0, 4.0, 10.0, 65.0, 600.0, 4000.0, 1500.0, 1500.0, 700.0, 60.0,
 _RESTARTS = frozenset(
     {"crash_and_restart", "resume_bump", "resume_discontinuity", "lr_restart", "launch_blocking", "crash_loop"}
 )
+_SLOW_PART = frozenset({"slow_data", "slow_network", "slow_rank", "slow_gpu_clocks"})
+"""Faults that lengthen a part of the iteration."""
 _CANCELLED, _CRASHES = TEXTS["cancelled"], TEXTS["crashes"]
 _ENDS = frozenset(
     {"hang", "hang_rollout", "growing_hang", "kill_switch", "crash_nccl", *_CANCELLED, *_CRASHES}
@@ -130,6 +132,12 @@ def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault], extra: dic
     return max(0.1, factor) * scenario.seconds_per_iteration * run.slow + sum(extra.values())
 
 
+def _longer(scenario: Scenario, fault: Fault, chance: Random) -> float:
+    """Return the seconds that the fault adds to this iteration: `factor` on average, varied by its kind."""
+    noise = {"slow_data": 0.35, "slow_network": 0.25}.get(fault.kind, 0.06)
+    return (fault.factor - 1) * scenario.seconds_per_iteration * math.exp(chance.gauss(0.0, noise) - noise**2 / 2)
+
+
 def _generation(scenario: Scenario, run: _Run, active: list[Fault]) -> float:
     """Return the seconds above the usual ones: the length of responses varies, the other parts do not."""
     slower = sum(fault.factor - 1 for fault in active if fault.kind == "slow_rollout")
@@ -137,7 +145,7 @@ def _generation(scenario: Scenario, run: _Run, active: list[Fault]) -> float:
 
 
 def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emission]:
-    extra = {one.kind: timers.longer(scenario, one, run.of_timers) for one in active if one.kind in timers.SLOW}
+    extra = {one.kind: _longer(scenario, one, run.of_timers) for one in active if one.kind in _SLOW_PART}
     pure = _pure_seconds(scenario, run, active, extra)
     batch = scenario.batch_size_at(run.samples)
     generation = _generation(scenario, run, active)
@@ -159,10 +167,10 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     elapsed = sum(run.window) / len(run.window)
     run.window.clear()
     run.loads, loads = [], run.loads
-    loading, parts = sum(loads) / len(loads), None
-    if scenario.timers and run.iteration % scenario.log_interval == 0:
-        parts = timers.parts_of(scenario, pure, extra, run.of_timers)
-        loading += parts.data[1] - loads[-1]
+    loading = sum(loads) / len(loads)
+    printed = scenario.timers(scenario, run.iteration, pure, extra, run.of_timers) if scenario.timers else None
+    if printed is not None:
+        loading += printed.loading - loads[-1]
     step = StepFigures(
         run.iteration, run.samples, batch, elapsed, _learning_rate(scenario, run) * run.rate_factor, loss, norm,
         run.loss_scale if scenario.fp16 else 1.0, skipped, generation,
@@ -170,8 +178,8 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     )  # fmt: skip
     text = say("step", scenario, run.at, step=step)
     truth = {"pure_seconds": pure, **step._asdict()}
-    if parts is not None:
-        text = timers.REPORTS[scenario.timers](scenario, parts, text)
+    if printed is not None:
+        text = printed.around(text)
     yield Emission(run.at, text, truth)
     yield from _memory(scenario, run, {fault.kind: fault for fault in reversed(active)})
 

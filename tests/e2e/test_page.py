@@ -19,6 +19,7 @@ from tests.e2e.browser import Browser, Page
 from tests.e2e.conftest import RunningDaemon, Start, daemons
 from tests.lines import line
 from tests.programs import slack
+from tests.simulated import printed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.chromium]
 AXE = Path(__file__).parent / "axe-core" / "axe.min.js.gz"
@@ -47,7 +48,7 @@ def rich_log(path: Path) -> None:
     scenario = Scenario(
         format="megatron-lm", iterations=120, seconds_per_iteration=2.0, seed=3, world_size=16, tp=2, pp=2, layers=24,
         hidden=2048, heads=16, global_batch_size=64, vocab=50304, save_interval=20, save_seconds=5.0, eval_interval=25,
-        eval_seconds=4.0, fp16=True, timers="range", faults=(Fault("crash_and_restart", at=70),),
+        eval_seconds=4.0, fp16=True, timers=printed("range"), faults=(Fault("crash_and_restart", at=70),),
     )  # fmt: skip
     with path.open("wb") as stream:
         write(scenario, stream)

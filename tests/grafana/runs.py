@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from megatron_monitor.simulate import Fault, Scenario, timeline
+from tests.simulated import printed
 
 HOUR = 3600.0
 FIRST, DEAD, SECOND = "login1:9843", "login2:9843", "login3:9843"
@@ -72,7 +73,7 @@ def runs() -> list[Run]:
     big = _sizes(1024, 14.8, 2048, 8192, 8, 8, 80, 8192)
     mid = _sizes(256, 12.4, 1024, 4096, 4, 2, 40, 5120)
     long = _sizes(128, 18.2, 256, 32768, 4, 1, 32, 4096)
-    moe = {**_sizes(512, 15.4, 2048, 4096, 2, 4, 32, 4096), "timers": "range", "timers_every": 2}
+    moe = {**_sizes(512, 15.4, 2048, 4096, 2, 4, 32, 4096), "timers": printed("range", 2)}
     tiny = _sizes(32, 14.7, 512, 2048, 1, 1, 24, 2048)
     small = _sizes(64, 13.6, 512, 4096, 2, 1, 32, 2560)
     began = -5.9 * HOUR

@@ -15,6 +15,7 @@ from megatron_monitor.parsers.events import TimersReported
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.simulate import Fault, Scenario, timeline
 from tests.monitor.playing import Played, fault, play, texts
+from tests.simulated import printed
 
 LEVEL_2 = {
     "forward-backward": (1.50, 1.52), "forward-compute": (0.40, 0.50), "backward-compute": (0.80, 0.90),
@@ -29,7 +30,7 @@ def training(kind: str, form: str, *, every: int = 1, **more: object) -> Played:
     format_name = {"one": "megatron-lm-2021", "engine": "microsoft"}.get(form, "megatron-lm")
     faults = (Fault(kind, 120),) if kind else ()
     sizes = SMALL | more
-    settings = {"timers": form, "timers_every": every, "seed": 2, "iterations": 240, "save_interval": 0}
+    settings = {"timers": printed(form, every), "seed": 2, "iterations": 240, "save_interval": 0}
     scenario = Scenario(format=format_name, seconds_per_iteration=2.0, faults=faults, **settings, **sizes)  # type: ignore[arg-type]
     return play(texts(scenario))
 
@@ -199,7 +200,7 @@ def test_saves_that_take_longer_are_told(format_name: str) -> None:
 def test_a_hang_says_what_the_pace_said_before() -> None:
     """The network had become slower; then it stood still."""
     faults = (Fault("slow_network", 120), Fault("hang", 150))
-    scenario = Scenario(format="megatron-lm", timers="range", iterations=200, save_interval=0, faults=faults,
+    scenario = Scenario(format="megatron-lm", timers=printed("range"), iterations=200, save_interval=0, faults=faults,
                         seconds_per_iteration=2.0, **SMALL)  # type: ignore[arg-type] # fmt: skip
     reported = play(texts(scenario), after=600).firing("hang")
     assert "before it iterations had taken +4.8 % since iteration 120" in reported.summary

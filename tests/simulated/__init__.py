@@ -1,7 +1,112 @@
-"""Forms of timers that only tests simulate; `megatron_monitor.simulate` knows them once this is imported."""
+"""The timers of an iteration as programs print them, with faults that lengthen one part.
 
-from megatron_monitor.simulate.scenario import Scenario
-from megatron_monitor.simulate.timers import REPORTS, IterationParts, across, named
+The parts are computed from the iteration's own time: shares from the seed, with the noise of public logs (compute 0.2
+to 0.6 %; data 16 to 24 % and communication 4 to 30 %, at most 0.5 % of the iteration), single bursts, and a remainder
+outside all timers. A part that a fault lengthens has its own noise. Waiting appears where the program measures it.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+from megatron_monitor.simulate.scenario import PrintedTimers, Scenario, Timers
+
+_SHARES = {"data": (0.002, 0.02), "communication": (0.02, 0.2), "optimizer": (0.01, 0.08), "outside": (0.01, 0.1)}
+_NOISE = {"forward": 0.005, "backward": 0.005, "data": 0.25, "communication": 0.3, "optimizer": 0.25}
+_OF_ITERATION = 0.005  # maximum variation of a part as a share of the iteration
+_BURSTS = 0.03  # share of iterations in which communication or data takes much longer
+_RANKS = 0.01  # relative standard deviation of compute over the ranks: GPUs differ
+_STAGES = 0.08  # pipeline stages differ by design
+
+Durations = tuple[float, float]
+"""Seconds: minimum and maximum over the ranks."""
+
+
+@dataclass(slots=True)
+class IterationParts:
+    """Seconds of one iteration: (minimum, maximum) over the ranks."""
+
+    forward: Durations
+    backward: Durations
+    data: Durations
+    communication: Durations
+    optimizer: Durations
+    whole: float
+    slow: dict[int, float] = field(default_factory=dict)
+    """Rank -> seconds that only this rank computes longer."""
+
+
+def parts_of(scenario: Scenario, elapsed: float, extra: dict[str, float], rng: random.Random) -> IterationParts:
+    """Return the parts of an iteration of `elapsed` seconds, including those of the faults (`extra`)."""
+    plain = max(0.1 * elapsed, elapsed - sum(extra.values()))
+    duration = {}
+    for name, share in _shares(scenario.seed).items():
+        noise = min(_NOISE[name], _OF_ITERATION / share)
+        middle = share * plain * math.exp(rng.gauss(0.0, noise) - noise**2 / 2)
+        if name in ("data", "communication") and rng.random() < _BURSTS:
+            middle *= 1 + rng.expovariate(1.0)
+        spread = (_STAGES if scenario.pp > 1 else _RANKS) if name in ("forward", "backward") else noise / 2
+        duration[name] = (middle * (1 - spread * rng.uniform(0.9, 1.1)), middle * (1 + spread * rng.uniform(0.5, 0.6)))
+    clocks, rank = extra.get("slow_gpu_clocks", 0.0), extra.get("slow_rank", 0.0)
+    for name, share in (("forward", 1 / 3), ("backward", 2 / 3)):
+        low, high = duration[name]
+        duration[name] = low + share * clocks, high + share * (clocks + rank)
+    network, data = extra.get("slow_network", 0.0), extra.get("slow_data", 0.0)
+    low, high = duration["communication"]
+    waits = rank + (data if scenario.pp > 1 else 0.0)  # ranks wait if the program has no barrier before
+    duration["communication"] = low + network, high + network + (waits if scenario.pp > 1 or scenario.seed % 2 else 0.0)
+    low, high = duration["data"]
+    duration["data"] = low + (data if scenario.pp <= 2 else 0.0), high + data
+    low, high = duration["forward"]  # the batch is loaded within the forward pass
+    duration["forward"] = low + duration["data"][0], high + duration["data"][1]
+    return IterationParts(
+        **duration, whole=elapsed, slow={scenario.seed % max(1, scenario.world_size): rank} if rank else {}
+    )
+
+
+@cache
+def _shares(seed: int) -> dict[str, float]:
+    """Return part -> its share of the iteration."""
+    chance = random.Random(seed)
+    shares = {name: math.exp(chance.uniform(math.log(low), math.log(high))) for name, (low, high) in _SHARES.items()}
+    compute = 1 - sum(shares.values())
+    del shares["outside"]
+    return {"forward": compute / 3, "backward": 2 * compute / 3, **shares}
+
+
+def named(scenario: Scenario, parts: IterationParts) -> dict[str, Durations]:
+    """Return Megatron's timers at level 2."""
+    comm, step = parts.communication, parts.optimizer
+    waits = (
+        {"forward-recv": 0.3, "backward-recv": 0.4, "all-grads-sync": 0.3}
+        if scenario.pp > 1
+        else {"all-grads-sync": 1.0}
+    )
+    found: dict[str, Durations] = {
+        "forward-backward": (parts.whole - 1.1 * step[1], parts.whole - 1.05 * step[0]),
+        "forward-compute": parts.forward,
+        "backward-compute": parts.backward,
+        "batch-generator": parts.data,
+    }
+    found |= {name: (share * comm[0], share * comm[1]) for name, share in waits.items()}
+    shares = {"optimizer-copy-to-main-grad": 0.1, "optimizer-clip-main-grad": 0.3, "optimizer-inner-step": 0.5}
+    found |= {name: (share * step[0], share * step[1]) for name, share in shares.items()}
+    return found | {"optimizer": step}
+
+
+def across(timers: dict[str, Durations], head: str, form: str) -> str:
+    """Return a block of Megatron's: one timer per line in ms. `form` is how minimum and maximum are shown."""
+    rows = (
+        f"    {(name + ' ').ljust(48, '.')}: {form.format(1000 * low, 1000 * high)}\n"
+        for name, (low, high) in timers.items()
+    )
+    return f"{head} time across ranks (ms):\n" + "".join(rows)
+
+
+def _range(scenario: Scenario, parts: IterationParts, line: str) -> str:
+    return line + across(named(scenario, parts), "(min, max)", "({:.2f}, {:.2f})")
 
 
 def _maximum(scenario: Scenario, parts: IterationParts, line: str) -> str:
@@ -10,7 +115,7 @@ def _maximum(scenario: Scenario, parts: IterationParts, line: str) -> str:
 
 def _passes(scenario: Scenario, parts: IterationParts, line: str) -> str:
     """At level 1: no timer inside the passes."""
-    rows = REPORTS["range"](scenario, parts, "").splitlines(keepends=True)
+    rows = _range(scenario, parts, "").splitlines(keepends=True)
     return line + "".join(row for row in rows if not any(inner in row for inner in ("-compute", "-recv", "batch-")))
 
 
@@ -64,4 +169,23 @@ def _engine(_scenario: Scenario, parts: IterationParts, line: str) -> str:
     return reported + line
 
 
-REPORTS |= {"maximum": _maximum, "ranks": _ranks, "passes": _passes, "one": _one, "engine": _engine}
+_FORMS: dict[str, Callable[[Scenario, IterationParts, str], str]] = {
+    "range": _range, "maximum": _maximum, "ranks": _ranks, "passes": _passes, "one": _one, "engine": _engine,
+}  # fmt: skip
+"""A scenario, the parts of an iteration and its line -> the line with the timers where the program prints them."""
+
+
+def printed(form: str, every: int = 1) -> Timers | None:
+    """`Scenario.timers` of this form, in one of `every` iteration lines; without a form none."""
+    if not form:
+        return None
+
+    def timers(
+        scenario: Scenario, iteration: int, elapsed: float, extra: dict[str, float], chance: random.Random
+    ) -> PrintedTimers | None:
+        if iteration % (every * scenario.log_interval):
+            return None
+        parts = parts_of(scenario, elapsed, extra, chance)
+        return PrintedTimers(parts.data[1], lambda line: _FORMS[form](scenario, parts, line))
+
+    return timers

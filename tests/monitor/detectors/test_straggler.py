@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.monitor.playing import fault, play
+from tests.simulated import printed
 
 SIZES: dict[str, object] = {
     "format": "megatron-lm", "seconds_per_iteration": 2.0, "save_interval": 0, "global_batch_size": 256, "layers": 24,
@@ -14,7 +15,7 @@ SIZES: dict[str, object] = {
 
 def test_a_slower_iteration_is_the_slowdowns() -> None:
     """The slowdown names the rank."""
-    played = fault("slow_rank", 100, iterations=180, **(SIZES | {"pp": 1, "timers": "ranks"}))
+    played = fault("slow_rank", 100, iterations=180, **(SIZES | {"pp": 1, "timers": printed("ranks")}))
     assert played.firing("slowdown").evidence["cause_rank"] == 5
 
 
