@@ -9,8 +9,6 @@ import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from megatron_monitor.system.clock import SystemClock
-
 _NAMES = {
     b"\r": "enter", b"\n": "enter", b"\x1b": "escape", b"\x1b[A": "up", b"\x1bOA": "up", b"k": "up",
     b"\x1b[B": "down", b"\x1bOB": "down", b"j": "down", b"\x1b[5~": "page up", b"\x1b[6~": "page down",
@@ -25,18 +23,9 @@ WaitForKey = Callable[[float], str]
 
 @contextmanager
 def keyboard() -> Iterator[WaitForKey]:
-    """Yield what waits for a key. Without a terminal on standard input it only waits."""
-    if not sys.stdin.isatty():
-
-        def pause(seconds: float) -> str:
-            SystemClock().sleep(seconds)
-            return ""
-
-        yield pause
-        return
+    """Yield what waits for a key of the terminal on standard input."""
     terminal = sys.stdin.fileno()
     modes = termios.tcgetattr(terminal)
-
     pressed: list[bytes] = []
 
     def wait(seconds: float) -> str:

@@ -16,8 +16,7 @@ from megatron_monitor.commands.log_lines import start_logging
 from megatron_monitor.config import host_and_port, state_directory
 from megatron_monitor.remediator.commands import Slurm
 from megatron_monitor.remediator.remediator import EVERY, Files, Remediator, StartError
-from megatron_monitor.serve.exchange import Reply, Request, text_reply
-from megatron_monitor.serve.http import Exposition
+from megatron_monitor.serve.http import Exposition, Probes
 from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import SystemClock
@@ -54,7 +53,9 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
         files = Files(path)
         asking = partial(ask, address, owners=_owners(state))
         remediator = Remediator(config, files, Slurm(clock, path.parent / "stacks"), asking, clock)
-        server = HttpServer(*host_and_port(listen), _App(remediator, clock))
+        metrics = Exposition(lambda: Snapshot(clock.wall(), monitor=remediator.shown), clock)
+        probes = Probes(metrics, lambda: clock.monotonic() - remediator.turned_at, _MAX_TURN_SECONDS)
+        server = HttpServer(*host_and_port(listen), probes)
     except StartError as error:
         fail(error)
     except OSError as error:
@@ -77,23 +78,3 @@ def _owners(state: Path) -> set[int]:
     with suppress(FileNotFoundError):
         return {0, os.geteuid(), state.stat().st_uid}
     return {0, os.geteuid()}
-
-
-class _App:
-    """The HTTP endpoints /metrics and /-/healthy."""
-
-    def __init__(self, remediator: Remediator, clock: SystemClock) -> None:
-        self._remediator, self._clock = remediator, clock
-        self._metrics = Exposition(lambda: Snapshot(clock.wall(), monitor=remediator.shown), clock)
-
-    def __call__(self, request: Request) -> Reply:
-        if request.method not in ("GET", "HEAD"):
-            return text_reply(405, "only GET and HEAD are served here\n")
-        if request.path == "/metrics":
-            return self._metrics.reply()
-        if request.path != "/-/healthy":
-            return text_reply(404, "no such page; try /metrics\n")
-        idle = self._clock.monotonic() - self._remediator.turned_at
-        if idle < _MAX_TURN_SECONDS:
-            return text_reply(200, "healthy\n")
-        return text_reply(503, f"no turn for {idle:.0f} s\n")

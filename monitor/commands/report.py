@@ -92,19 +92,16 @@ _NAME_WIDTH = 32  # columns reserved for a run's name before other columns are c
 
 def show_on_terminal(found: Benchmark) -> None:
     """Print the most important columns that fit, the names of those that do not, and the notes."""
-    from megatron_monitor.commands.tables import fitting, grid, show, width  # loads rich
+    from megatron_monitor.commands.tables import fitted, show, width  # loads rich
 
     if not found.rows:
         return
     columns = {heading: cells for heading, cells in texts(found).items() if any(cells) and heading != "Notes"}
-    headings = list(columns)
-    widths = [max(map(len, (heading, *cells))) for heading, cells in columns.items()]
-    widths[0] = min(widths[0], _NAME_WIDTH)
-    shown = [headings[place] for place in fitting(headings, widths, _FIRST, width())]
-    rows = zip(*(columns[heading] for heading in shown), strict=True)
-    show(grid(shown, rows, [are_figures(columns[heading]) for heading in shown]))
-    if missing := ", ".join(heading for heading in headings if heading not in shown):
-        click.echo(f"Too narrow for these columns: {missing}.")
+    rows, right = zip(*columns.values(), strict=True), [are_figures(cells) for cells in columns.values()]
+    table, missing = fitted(list(columns), rows, right, _FIRST, width(), _NAME_WIDTH)
+    show(table)
+    if missing:
+        click.echo(f"Too narrow for these columns: {', '.join(missing)}.")
     click.echo()
     for text in (*(f"{row.run}: {note}" for row in found.rows for note in row.notes), *found.warnings):
         click.echo(one_line(text))

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from rich.console import Console, JustifyMethod, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -16,30 +16,35 @@ UNBOUNDED = 100_000  # columns for a file or a pipe
 Cell: TypeAlias = str | Text
 
 
-def grid(headers: Sequence[str], rows: Iterable[Sequence[Cell]], right: Sequence[bool], gap: int = 2) -> Table:
-    """Return a table without rules; texts that are too wide are wrapped, and control characters are escaped.
+def fitted(
+    headers: Sequence[str], rows: Iterable[Sequence[Cell]], right: Sequence[bool], first: Sequence[str], room: int,
+    name: int, gap: int = 2,
+) -> tuple[Table, list[str]]:  # fmt: skip
+    """Return a table without rules, of the columns that fit into `room`, and the names of the others.
 
-    `right` marks right-aligned columns, `gap` is the number of blanks between two columns.
+    Columns named in `first` are chosen before others, the first column as if its texts had `name` characters at most.
+    Of a text that is longer than its room the end is shown. Control characters are escaped. `right`: columns of
+    figures. `gap`: blanks between two columns.
     """
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
-    for header, figures in zip(headers, right, strict=True):
-        side: JustifyMethod = "right" if figures else "left"
-        table.add_column(Text(one_line(header)), justify=side, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in row))
-    return table
-
-
-def fitting(headers: Sequence[str], widths: Sequence[int], first: Sequence[str], room: int, gap: int = 2) -> list[int]:
-    """Return the indexes of the columns that fit into `room`; columns named in `first` are chosen before others."""
-    kept = []
-    for name in sorted(headers, key=lambda header: (*first, header).index(header)):
-        place = headers.index(name)
-        room -= widths[place] + gap
-        if room + gap < 0:
+    texts = [[Text(one_line(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headers, *texts, strict=True)]
+    widths[0] = min(widths[0], name)
+    kept, left = list[int](), room + gap
+    for place in sorted(range(len(headers)), key=lambda at: (*first, headers[at]).index(headers[at])):
+        left -= widths[place] + gap
+        if left < 0:
             break
         kept.append(place)
-    return sorted(kept)
+    kept.sort()
+    longest = room - sum(widths[place] + gap for place in kept if place)
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
+    for place in kept:
+        table.add_column(headers[place], justify="right" if right[place] else "left")
+    for row in texts:
+        if len(row[0]) > longest:
+            row[0] = Text(f"…{row[0].plain[1 - longest :]}")
+        table.add_row(*(row[place] for place in kept))
+    return table, [header for place, header in enumerate(headers) if place not in kept]
 
 
 def width() -> int:

@@ -16,7 +16,7 @@ from rich.text import Text
 from megatron_monitor.commands.arguments import fail, json_option, print_json
 from megatron_monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
 from megatron_monitor.commands.keyboard import keyboard
-from megatron_monitor.commands.tables import fitting, grid, show
+from megatron_monitor.commands.tables import fitted, show
 from megatron_monitor.commands.tables import width as terminal_width
 from megatron_monitor.detectors.base import RANK
 from megatron_monitor.scalars import one_line
@@ -48,7 +48,7 @@ def top(address: str, as_json: bool, once: bool, interval: float) -> None:
       megatron-monitor top --json | jq '.runs[] | select(.state == "hung") | .run'
     """
     try:
-        if not (once or as_json) and sys.stdout.isatty():
+        if not (once or as_json) and sys.stdin.isatty() and sys.stdout.isatty():
             return _watch(address, interval)
         view = _view(address)
         if as_json:
@@ -221,22 +221,15 @@ _FIRST = ("Run", "State", "Iteration", "s/it", "vs normal", "Silent", "Loss", "D
 def _table(runs: Sequence[Run], now: float, width: int) -> Table:
     """Return a table with one line a run: the columns that fit; a long name is cut at its start."""
     headers = ["Run", "State", *_FIGURES]
-    lines: list[list[Text]] = []
+    lines: list[list[str | Text]] = []
     for run in runs:
         iteration, total = run.get("iteration"), run.get("train_iterations")
         done = percent(iteration / total) if iteration is not None and total else DASH
         shown = figures(run, now) | {"done": Figure(done), "mfu": Figure(percent(run.get("mfu")))}
         state = _state(run, shown["state"], noted=width >= _MIN_WIDTH_FOR_NOTES)
-        lines.append([Text(one_line(run["run"])), state, *(_cell(shown[key]) for key in _FIGURES.values())])
-    widths = [max(map(len, column)) for column in zip(headers, *lines, strict=True)]
-    widths[0] = min(widths[0], _NAME_WIDTH)
-    kept = fitting(headers, widths, _FIRST, width, gap=1)
-    room = width - sum(widths[place] + 1 for place in kept if place)
-    for line in lines:
-        if len(line[0]) > room:
-            line[0] = Text(f"…{line[0].plain[1 - room :]}")
-    rows = ([line[place] for place in kept] for line in lines)
-    return grid([headers[place] for place in kept], rows, [place > 1 for place in kept], gap=1)
+        lines.append([run["run"], state, *(_cell(shown[key]) for key in _FIGURES.values())])
+    right = [place > 1 for place in range(len(headers))]
+    return fitted(headers, lines, right, _FIRST, width, _NAME_WIDTH, gap=1)[0]
 
 
 def _cell(figure: Figure) -> Text:

@@ -79,6 +79,25 @@ class Exposition:
         return replace(shown, monitor=shown.monitor | {_AGE: (MetricSample((), age),)})
 
 
+class Probes:
+    """Answers /metrics and /-/healthy, by GET and HEAD."""
+
+    def __init__(self, metrics: Exposition, idle: Callable[[], float], longest: float) -> None:
+        """`idle` gives the seconds since the program's last turn. Above `longest` it is not healthy."""
+        self._metrics, self._idle, self._longest = metrics, idle, longest
+
+    def __call__(self, request: Request) -> Reply:
+        """Answer one request."""
+        if request.method not in ("GET", "HEAD"):
+            return text_reply(405, "only GET and HEAD are served here\n")
+        if request.path == "/metrics":
+            return self._metrics.reply()
+        if request.path != "/-/healthy":
+            return text_reply(404, "no such page; try /metrics\n")
+        idle = self._idle()
+        return text_reply(200, "healthy\n") if idle < self._longest else text_reply(503, f"no turn for {idle:.0f} s\n")
+
+
 _MAX_LOOP_PAUSE = 30.0  # seconds: a turn takes milliseconds, but a full disk or swapping may stall the loop
 _SHARED_SECONDS = 1.0  # for which all viewers of a page get the same answer,
 _SHARED_FACTOR = 4.0  # or this times as long as it took to make
@@ -102,8 +121,8 @@ class App:
         """`turned` gives the monotonic second of the loop's last turn."""
         self._snapshot = snapshot
         self._clock = clock
-        self._turned = turned
-        self._metrics = Exposition(lambda: snapshot(FIGURES), clock)
+        metrics = Exposition(lambda: snapshot(FIGURES), clock)
+        self._probes = Probes(metrics, lambda: clock.monotonic() - turned(), _MAX_LOOP_PAUSE)
         self._ready = False  # stays true, so later probes need no snapshot
         self.notice = ""
         """A warning on top of every HTML page."""
@@ -113,18 +132,12 @@ class App:
 
     def __call__(self, request: Request) -> Reply:
         """Route one request."""
-        if request.method not in ("GET", "HEAD"):
-            return text_reply(405, "only GET and HEAD are served here\n")
-        if request.path == "/metrics":
+        if request.method not in ("GET", "HEAD") or request.path in ("/metrics", "/-/healthy"):
             asked_at = self._clock.monotonic()
-            reply = self._metrics.reply()
-            self.scrapes.answered(request, asked_at)
+            reply = self._probes(request)
+            if request.path == "/metrics":
+                self.scrapes.answered(request, asked_at)
             return reply
-        if request.path == "/-/healthy":
-            idle = self._clock.monotonic() - self._turned()
-            if idle < _MAX_LOOP_PAUSE:
-                return text_reply(200, "healthy\n")
-            return text_reply(503, f"the loop has not turned for {idle:.0f} s\n")
         if request.path == "/-/ready":
             self._ready = self._ready or self._snapshot(NOTHING).ready
             return text_reply(200, "ready\n") if self._ready else text_reply(503, "reading the backlog\n")

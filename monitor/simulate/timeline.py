@@ -371,19 +371,11 @@ def write(
 ) -> None:  # fmt: skip
     """Write the log to `stream`. With `speed`, each text at its time divided by it, flushed; else at once. `shown` is
     called after each iteration.
-
-    A `buffered` fault holds texts back and writes them in bursts, as a launcher's buffer does.
     """
-    burst = next((fault for fault in scenario.faults if fault.kind == "buffered"), None)
-    released = 0.0
     began = clock.monotonic() if clock is not None else 0.0
     for emission in timeline(scenario):
-        due = emission.at
-        if burst is not None and emission.truth is not None and emission.truth.get("iteration", 0) >= burst.at:
-            released = max(released, due - due % burst.seconds + burst.seconds)
-        due = max(due, released)
         if speed is not None and clock is not None:
-            clock.sleep(began + due / speed - clock.monotonic())
+            clock.sleep(began + emission.at / speed - clock.monotonic())
         stream.write(emission.text.encode())
         if emission.truth is not None and "iteration" in emission.truth:
             shown()

@@ -9,7 +9,7 @@ import pytest
 
 from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.commands.report import show_on_terminal
-from megatron_monitor.commands.tables import fitting
+from megatron_monitor.commands.tables import fitted
 from megatron_monitor.reports.benchmark import benchmark
 from megatron_monitor.reports.formats import Benchmark, as_csv
 from megatron_monitor.reports.rows import Row
@@ -50,10 +50,9 @@ def test_it_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None
 
 def test_columns_go_by_what_matters() -> None:
     """Those named first before others; once one has no room none is put in after it; the order is the table's."""
-    widths = [5, 20, 5, 5]
-    assert fitting("abcd", widths, ("d", "a"), 12) == [0, 3]
-    assert fitting("abcd", widths, ("d", "a"), 34) == [0, 1, 3]
-    assert fitting("abcd", widths, ("b", "a"), 21) == [1]
+    row = ["x" * width for width in (5, 20, 5, 5)]
+    for first, room, missing in (("da", 12, "bc"), ("da", 34, "c"), ("ba", 21, "acd")):
+        assert fitted("abcd", [row], [False] * 4, first, room, name=9)[1] == list(missing)
 
 
 def test_empty_is_empty_in_a_spreadsheet() -> None:
