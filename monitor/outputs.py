@@ -53,7 +53,7 @@ class Textfile(Output, frozen=True, kw_only=True, tag_field="type", tag="textfil
 
     path: FilePath
     """In node_exporter's --collector.textfile.directory."""
-    labels: Mapping[scalars.Variable, str] = msgspec.field(default_factory=scalars.empty)
+    labels: Mapping[scalars.Variable, str] = msgspec.field(default_factory=dict)
     """Added to each sample. Without them two daemons on one node would write the same series."""
 
     def problems(self) -> scalars.Problems:

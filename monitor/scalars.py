@@ -11,8 +11,7 @@ import os.path
 import re
 import urllib.parse
 import warnings
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
@@ -223,8 +222,3 @@ Positive = Annotated[float, Meta(gt=0)]
 
 Problems = Iterator[tuple[str, str]]
 """What `problems()` of a settings class yields: (key, message) for a wrong combination of values."""
-
-
-def empty() -> Mapping[Any, Any]:
-    """Return the default of a mapping: immutable and empty."""
-    return MappingProxyType({})

@@ -4,7 +4,6 @@ Files with the same run name or inode are read in the same task. The job of a lo
 that share a job are then read again as one. The number of processes does not change the rows.
 """
 
-import copyreg
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +11,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from megatron_monitor.config import Config, Watch
@@ -49,13 +47,6 @@ class TaskResult:
 
 
 Read: TypeAlias = Callable[[Task], TaskResult]
-
-
-def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(values)
-
-
-copyreg.pickle(MappingProxyType, lambda proxy: (_proxy, (dict(proxy),)))  # the configuration holds some
 
 
 def read_run(paths: Sequence[str | os.PathLike[str]], options: Options | None = None) -> Row:

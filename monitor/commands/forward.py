@@ -43,7 +43,7 @@ def forward(
       megatron-monitor forward --to http://monitor:9844 --label run=tr11 train.log
     """
     from megatron_monitor.commands.log_lines import start_logging
-    from megatron_monitor.config import default_config
+    from megatron_monitor.config import Config
     from megatron_monitor.forward import Forwarder
     from megatron_monitor.receiver.labels import AGENT
     from megatron_monitor.store import StateInUseError, StateUnreadableError
@@ -54,7 +54,7 @@ def forward(
     target = _target(to, token_file)
     found = [STDIN if path == "-" else absolute(path) for path in paths]
     state = state or _state_of([target.url, *found])
-    start_logging(default_config())
+    start_logging(Config())
     try:
         beat = (AGENT, agent or socket.gethostname(), heartbeat)
         watches = [WatchedPath(path, excludes) for path in found]

@@ -17,13 +17,8 @@ from megatron_monitor.scalars import compiled, host_and_port
 
 __all__ = [
     "Config", "ConfigError", "ConfigProblem", "TlsServer", "Watch", "Web", "compiled",
-    "default_config", "host_and_port", "load", "spool_directory", "state_directory",
+    "host_and_port", "load", "spool_directory", "state_directory",
 ]  # fmt: skip
-
-
-def default_config() -> Config:
-    """Return the configuration without a file."""
-    return Config()
 
 
 def state_directory(config: Config, address: str) -> Path:
@@ -56,7 +51,7 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
         override(document, setting)
     document.base = base
     empty = document.value is None and not document.problems
-    config = default_config() if empty else decode(document, Config)
+    config = Config() if empty else decode(document, Config)
     if config is None:
         raise ConfigError(sorted(document.problems, key=lambda one: (one.line is None, one.line or 0)), name)
     return config

@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pkgutil import resolve_name
-from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 from msgspec import inspect
@@ -164,7 +163,7 @@ def _keyed(document: Document, info: inspect.DictType, raw: Any, path: Path) -> 
         return _INVALID
     names = [_build(document, info.key_type, key, (*path, key)) for key in raw]
     built = {key: _build(document, info.value_type, value, (*path, key)) for key, value in raw.items()}
-    return _INVALID if _INVALID in (*names, *built.values()) else MappingProxyType(built)
+    return _INVALID if _INVALID in (*names, *built.values()) else built
 
 
 def _tagged(document: Document, kinds: list[inspect.StructType], raw: Any, path: Path) -> Any:

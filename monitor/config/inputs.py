@@ -39,7 +39,7 @@ class ReceiverSettings(Struct, frozen=True, kw_only=True):
     """HOST:PORT. None: nothing is received."""
     directory: scalars.FilePath | None = None
     """Directory of the spool, which `run` follows. None: `spool` in the state directory."""
-    tenants: Mapping[Tenant, tuple[scalars.Sha256, ...]] = msgspec.field(default_factory=scalars.empty)
+    tenants: Mapping[Tenant, tuple[scalars.Sha256, ...]] = msgspec.field(default_factory=dict)
     """Tenant -> SHA-256 of its tokens, which are long and random. Empty: one tenant without a token."""
     max_runs: Count = 200
     """A fifth of the monitor's `max_runs`, so that the runs of one tenant leave room for others."""

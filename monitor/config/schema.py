@@ -35,7 +35,7 @@ class Watch(Struct, frozen=True, kw_only=True):
 
     paths: Annotated[tuple[FilePath, ...], Meta(min_length=1)] = ()
     """Files, directories or globs. `**` matches any number of directories."""
-    labels: Mapping[str, str] = msgspec.field(default_factory=scalars.empty)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Instead of paths, for pushed streams (`receiver`, `kafka`): label -> glob. All must match."""
     exclude: tuple[scalars.PathOrName, ...] = ()
     name: scalars.RunName | None = None
@@ -72,7 +72,7 @@ class Web(Struct, frozen=True, kw_only=True):
     """TLS and basic auth of the HTTP server, in the shape of Prometheus's web configuration file."""
 
     tls_server_config: TlsServer | None = None
-    basic_auth_users: Mapping[Name, scalars.BcryptHash] = msgspec.field(default_factory=scalars.empty)
+    basic_auth_users: Mapping[Name, scalars.BcryptHash] = msgspec.field(default_factory=dict)
     """User -> bcrypt hash of the password."""
 
 
@@ -132,7 +132,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """What is done about incidents (monitor/config/remediations.py). Empty: nothing."""
     repeat_interval: PositiveSeconds = 4 * 3600.0
     """Seconds after which an open incident is notified again: Alertmanager's default."""
-    hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=scalars.empty, name="for")
+    hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=dict, name="for")
     """Incident kind -> seconds that it must last before it is notified. Default: at once."""
     run_retention: Seconds = 3600.0
     """Seconds for which the series of a finished run are exported, so that every scrape sees its end."""

@@ -85,7 +85,7 @@ def api(url: str) -> str:
 
 
 def _headlines(alerts: Sequence[Alert]) -> dict[str, str]:
-    """Event -> its headline: the worst alert of one run, or the number and names of several runs."""
+    """Return event -> its headline: the worst alert of one run, or the number and names of several runs."""
     of_event: dict[str, list[Alert]] = defaultdict(list)
     for alert in alerts:
         of_event[alert.message.event].append(alert)

@@ -30,8 +30,8 @@ _PRINTED: Final = 300  # characters of one line of the answer
 class Posting(Notifier, frozen=True, kw_only=True):
     """Base of notifiers that post JSON: the keys of the request, and which failures are permanent."""
 
-    headers: Mapping[scalars.Header, scalars.HeaderValue] = msgspec.field(default_factory=scalars.empty)
-    header_files: Mapping[scalars.Header, FilePath] = msgspec.field(default_factory=scalars.empty)
+    headers: Mapping[scalars.Header, scalars.HeaderValue] = msgspec.field(default_factory=dict)
+    header_files: Mapping[scalars.Header, FilePath] = msgspec.field(default_factory=dict)
     """Header -> file with its value, read at each delivery: for secrets such as Authorization."""
     timeout: PositiveSeconds = 10.0
     """Seconds for each step of a delivery: connect, write, read. A healthy receiver needs less."""

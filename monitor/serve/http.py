@@ -22,7 +22,6 @@ from megatron_monitor.system.clock import Clock
 _HEADER: Final = "x-prometheus-scrape-timeout-seconds"
 """Only scrapers send this header: Prometheus, its agents and vmagent."""
 _AWAITED: Final = 90.0  # seconds since its last scrape in which a scraper is awaited: more than a usual interval
-_MAX_SCRAPERS: Final = 16
 
 
 class Scrapes:
@@ -34,23 +33,19 @@ class Scrapes:
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
         self._scrapers: dict[str, float] = {}  # address -> its last scrape
 
     def answered(self, request: Request, asked_at: float) -> None:
         """Record a scrape that was requested at `asked_at`."""
-        if _HEADER not in request.headers:
-            return
-        with self._guard:
-            self._scrapers.pop(request.peer, None)
+        if _HEADER in request.headers:
             self._scrapers[request.peer] = asked_at
-            if len(self._scrapers) > _MAX_SCRAPERS:
-                del self._scrapers[next(iter(self._scrapers))]
+            for peer, at in tuple(self._scrapers.items()):
+                if asked_at - at > _AWAITED:
+                    self._scrapers.pop(peer, None)
 
     def expected_until(self, since: float) -> float:
         """Return until when to wait for scrapers that have not come since `since`; -inf if all have."""
-        with self._guard:
-            return max((at + _AWAITED for at in self._scrapers.values() if at <= since), default=float("-inf"))
+        return max((at + _AWAITED for at in tuple(self._scrapers.values()) if at <= since), default=float("-inf"))
 
 
 _AGE = "megatron_monitor_snapshot_age_seconds"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from megatron_monitor.config import Config, ConfigError, default_config, host_and_port, load
+from megatron_monitor.config import Config, ConfigError, host_and_port, load
 from megatron_monitor.detectors import RULES
 from megatron_monitor.scalars import LONGEST_SECONDS, ratio_of, seconds_of
 from tests.conftest import examples
@@ -65,7 +65,7 @@ def keys_in(value: Any) -> set[str]:
 
 def test_config_yaml_is_the_defaults() -> None:
     """The file that documents the configuration says what the code does without it."""
-    assert load(ROOT / "config.yaml") == default_config() == load("")
+    assert load(ROOT / "config.yaml") == Config() == load("")
 
 
 def test_config_yaml_shows_every_key() -> None:
@@ -113,7 +113,7 @@ def test_examples_of_config_yaml_are_valid() -> None:
 
 def test_every_detector_has_its_settings() -> None:
     """The configuration has one attribute a detector, of the detector's own settings class."""
-    detectors = default_config().detectors
+    detectors = Config().detectors
     assert all(type(getattr(detectors, name)) is rule.settings for name, rule in RULES.items())
 
 
@@ -213,7 +213,7 @@ def test_any_value_at_any_key_gives_a_configuration_or_problems(values: dict[str
 
 def test_null_blocks_are_defaults() -> None:
     """A block whose lines are all commented out is null in YAML and means its default."""
-    assert load("runs:\ndetectors:\n  hang:\nslurm:\nnotifiers:\nweb:\n") == default_config()
+    assert load("runs:\ndetectors:\n  hang:\nslurm:\nnotifiers:\nweb:\n") == Config()
 
 
 def test_null_scalar_is_an_error() -> None:

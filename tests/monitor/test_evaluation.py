@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from megatron_monitor.config import default_config
+from megatron_monitor.config import Config
 from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
@@ -26,7 +26,7 @@ def events(scenario: Scenario) -> list[LogEvent]:
 
 def memories(entries: list[LogEvent], size: int) -> dict[str, Any]:
     """What the detectors remember of a backlog that is read `size` events at a time."""
-    judge, run = Evaluator(default_config()), MonitoredRun(RunState(name="run"))
+    judge, run = Evaluator(Config()), MonitoredRun(RunState(name="run"))
     for begin in range(0, len(entries), size):
         judge.take(run, entries[begin : begin + size], "a.log", 1000.0, False)
     return {name: msgspec.to_builtins(kept) for name, kept in run.state.memory_of.items() if name not in _AT_THE_END}
@@ -50,7 +50,7 @@ def test_a_batch_of_any_size_gives_the_same(seed: int, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["hang_evaluation", "hang_saving", "hang_starting", "crash_oom", "crash_without_exit"])
 def test_no_deadline_comes_in_a_calm(kind: str) -> None:
     """A replay does not ask for deadlines before `calm_until`: none may lie there, in any phase, failed or not."""
-    judge = Evaluator(default_config(), repeats=False)
+    judge = Evaluator(Config(), repeats=False)
     run = MonitoredRun(RunState(name="run", live=True))
     scenario = Scenario(eval_interval=50, iterations=420, faults=(Fault(kind, 250, factor=1.1),))
     calm = 0

@@ -9,7 +9,7 @@ import pytest
 
 from megatron_monitor.archive import read_task, tasks_of
 from megatron_monitor.commands.arguments import ConfigOptions
-from megatron_monitor.config import Config, Watch, default_config
+from megatron_monitor.config import Config, Watch
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Saved
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened
@@ -288,7 +288,7 @@ class Daemon:
 
 def config() -> Config:
     """All of one directory."""
-    return msgspec.structs.replace(default_config(), runs=(Watch(paths=("/l/*",)),))
+    return msgspec.structs.replace(Config(), runs=(Watch(paths=("/l/*",)),))
 
 
 def parts(log: Log) -> list[str]:

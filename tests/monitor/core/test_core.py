@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from megatron_monitor.config import Config, Watch, default_config
+from megatron_monitor.config import Config, Watch
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import unmatched
 from megatron_monitor.evaluation import Evaluator, MonitoredRun
@@ -28,7 +28,7 @@ def line(number: int, total: int = 1000, seconds: float = 10.0) -> bytes:
 
 def core_for(*paths: str, judge: Evaluator | None = None) -> Core:
     """A core that follows these paths."""
-    return Core(msgspec.structs.replace(default_config(), runs=(Watch(paths=paths or ("/l/*",)),)), judge=judge)
+    return Core(msgspec.structs.replace(Config(), runs=(Watch(paths=paths or ("/l/*",)),)), judge=judge)
 
 
 def opened(path: str, mtime: float = NOW) -> Opened:
@@ -91,7 +91,7 @@ def test_a_bar_that_another_program_ends_is_no_progress() -> None:
     """The training died without a word behind its bar. What is written days later ends the bar's line: the hang that
     was told stands until a step comes, and is told once.
     """
-    core, offset, reported = core_for(judge=Evaluator(default_config(), repeats=False)), 0, list[Transition]()
+    core, offset, reported = core_for(judge=Evaluator(Config(), repeats=False)), 0, list[Transition]()
     bars = [f"\r {n:2d}%|#   | {n}/100 [{n // 6:02d}:{n % 6}0<59:00, 10.00s/it]".encode() for n in range(31)]
     heading = b"***** Running training *****\n  Total optimization steps = 100\n"
     later = [(NOW + 260_000, b"Loading the model\n"), (NOW + 261_000, b"It is loaded\n")]
@@ -249,7 +249,7 @@ class NotingJudge(Evaluator):
     """`seen`: (run, time) of each judgement."""
 
     def __init__(self) -> None:
-        super().__init__(default_config())
+        super().__init__(Config())
         self.seen: list[tuple[str, float]] = []
 
     def judge(self, run: MonitoredRun, now: float) -> list[Transition]:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from megatron_monitor.config import Config, default_config
+from megatron_monitor.config import Config
 from megatron_monitor.core.logs import Log, Logs
 from megatron_monitor.core.runs import Run, Runs
 from megatron_monitor.core.saved import LogState, UnclaimedState
@@ -24,7 +24,7 @@ def opened(name: str, offset: int = 0) -> Opened:
 
 def config(**changes: object) -> Config:
     """The defaults, but for some."""
-    return msgspec.structs.replace(default_config(), **changes)
+    return msgspec.structs.replace(Config(), **changes)
 
 
 def test_a_run_catches_up_until_its_last_source_was_read() -> None:

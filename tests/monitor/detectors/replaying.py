@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from megatron_monitor.config import default_config
+from megatron_monitor.config import Config
 from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.incidents import Transition
 from megatron_monitor.parsers.reader import SourceReader
@@ -17,7 +17,7 @@ class Replaying:
     """One live run. `say` gives it a text at an instant; `told` is everything that was said of it."""
 
     def __init__(self, name: str = "run") -> None:
-        self.judge = Evaluator(default_config())
+        self.judge = Evaluator(Config())
         self.run = MonitoredRun(RunState(name=name))
         self.reader = SourceReader()
         self.reported: list[Transition] = []

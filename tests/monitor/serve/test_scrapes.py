@@ -22,10 +22,10 @@ def test_each_scraper_is_waited_for() -> None:
     assert scrapes.expected_until(100.0) == none
 
 
-def test_what_is_remembered_of_scrapers_is_bounded() -> None:
-    """Addresses that come once each push the oldest out."""
+def test_a_scraper_that_stays_away_is_forgotten() -> None:
+    """After the time in which it is awaited."""
     scrapes = Scrapes()
     for number in range(40):
-        scrapes.answered(Request(path="/metrics", peer=f"10.0.0.{number}", headers=SCRAPER), float(number))
-    assert scrapes.expected_until(39.0) == 129.0
-    assert len(scrapes._scrapers) == 16
+        scrapes.answered(Request(path="/metrics", peer=f"10.0.0.{number}", headers=SCRAPER), 10.0 * number)
+    assert scrapes.expected_until(390.0) == 480.0
+    assert len(scrapes._scrapers) == 10
