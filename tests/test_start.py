@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megatron_monitor.simulate import Scenario, write
-from tests.programs import INSTALLED, PYTHON, slack
+from tests.programs import PYTHON, slack
 
 ROOT = Path(__file__).parents[1]
 
@@ -14,7 +14,6 @@ NEVER = (
     "asyncio", "ssl", "http", "urllib.request", "socketserver", "email", "subprocess",  # servers
     "prometheus_client", "h11", "uvicorn", "jinja2", "bcrypt", "watchdog", "rich", "smtplib",  # the daemon's libraries
     "regex", "difflib",  # a configuration that says something
-    *(("yaml", "tempfile") if INSTALLED else ()),  # a checkout reads its formats from YAML files
     "megatron_monitor.daemon", "megatron_monitor.notifiers", "megatron_monitor.outputs",
     "megatron_monitor.simulate", "megatron_monitor.reports", "megatron_monitor.store",
 )  # fmt: skip
@@ -23,7 +22,6 @@ COMMANDS = {
     "help": ("--help",),
     "run": ("run", "--once", "LOG"),
     "replay": ("replay", "LOG"),
-    "csv": ("report", "--format", "csv", "LOG"),
     "json": ("report", "--json", "LOG"),
     "markdown": ("report", "LOG"),
 }
@@ -69,7 +67,7 @@ def test_one_reading_loads_what_it_needs(loaded: dict[str, set[str]], command: s
     assert [module for module in sorted(modules) if any(f"{module}.".startswith(f"{name}.") for name in NEVER)] == []
 
 
-@pytest.mark.parametrize("form", ["csv", "json", "markdown"])
+@pytest.mark.parametrize("form", ["json", "markdown"])
 def test_a_report_loads_what_its_format_needs(loaded: dict[str, set[str]], form: str) -> None:
     """Neither the tables of a terminal nor the templates of a page for others."""
     assert not loaded[form] & {"rich", "jinja2"}

@@ -1,7 +1,6 @@
 """`report`: print the benchmark table of a folder of logs, one row a run."""
 
 import sys
-from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
@@ -20,18 +19,14 @@ from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.config import Config
 from megatron_monitor.once import files_of
 from megatron_monitor.reports.benchmark import benchmark
-from megatron_monitor.reports.formats import Benchmark, are_figures, as_csv, as_markdown, texts
+from megatron_monitor.reports.formats import Benchmark, are_figures, as_markdown, texts
 from megatron_monitor.reports.formats import as_json as json_of
 from megatron_monitor.reports.rows import Options, Row
 from megatron_monitor.scalars import one_line
 
-_FORMATS: dict[str, Callable[[Benchmark], str]] = {"markdown": as_markdown, "csv": as_csv}
-
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="markdown", show_default=True,
-              help="Format of the table.")  # fmt: skip
 @json_option
 @click.option("--baseline", metavar="RUN", help="Show each run's difference and scaling efficiency to this one.")
 @click.option("--iterations", type=POSITIVE, help="Show the days to this many iterations.")
@@ -39,7 +34,7 @@ _FORMATS: dict[str, Callable[[Benchmark], str]] = {"markdown": as_markdown, "csv
 @click.option("--workers", type=POSITIVE, help="Processes that read; default: one a core for large archives.")
 @with_config
 def report(
-    paths: tuple[str, ...], form: str, as_json: bool, baseline: str | None,
+    paths: tuple[str, ...], as_json: bool, baseline: str | None,
     iterations: int | None, tokens: float | None, workers: int | None, given: ConfigOptions,
 ) -> None:  # fmt: skip
     """Make the benchmark table of PATH: one row a run, medians over steady iterations, the fastest first.
@@ -50,7 +45,7 @@ def report(
     Examples:
       megatron-monitor report /logs/tuning
       megatron-monitor report /logs/tuning --baseline tp8-pp12 --iterations 95367
-      megatron-monitor report /logs/tuning --format csv > report.csv
+      megatron-monitor report /logs/tuning --json > report.json
     """
     with spooled(paths) as files:
         config = given.configured(files)
@@ -60,12 +55,10 @@ def report(
         found = benchmark(rows, baseline)
     except LookupError as error:
         raise click.BadParameter(str(error.args[0]), param_hint="--baseline") from error
-    write = json_of if as_json else _FORMATS[form]
-    if write is as_markdown and sys.stdout.isatty():
+    if not as_json and sys.stdout.isatty():
         show_on_terminal(found)
     else:
-        result = write(found)
-        click.echo(result, nl=not result.endswith("\n"))
+        click.echo((json_of if as_json else as_markdown)(found), nl=False)
     sys.exit(1 if failed or not rows else 0)
 
 

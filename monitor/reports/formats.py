@@ -4,8 +4,6 @@ To add a column, add a row to columns.csv. Its value is the field of Row with th
 from `_READ`.
 """
 
-import csv
-import io
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -72,7 +70,7 @@ class Column(NamedTuple):
     """One figure of a run, its form in each format, and whether repeats of a configuration share it."""
 
     name: str
-    """The key in JSON and the heading in CSV, which both have the value in base units."""
+    """The key in JSON, which has the value in base units."""
     title: str | None
     """The heading in Markdown. None: not shown there."""
     form: str | None
@@ -81,7 +79,6 @@ class Column(NamedTuple):
     """In Markdown: always, or if a row has it."""
     repeat: Literal["yes"] | None
     """`yes` if two runs of one configuration have the same value."""
-    csv: Literal["yes", "no"]
 
     def value(self, row: Row, base: Row | None = None) -> Any:
         """Return the figure. None: unknown."""
@@ -137,24 +134,6 @@ def as_markdown(found: Benchmark) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", " ")
-
-
-def as_csv(found: Benchmark) -> str:
-    """Return all figures at full precision in base units, by RFC 4180 with CR LF."""
-    kept = [column for column in COLUMNS if column.csv == "yes"]
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow([column.name for column in kept])
-    for row in found.rows:
-        writer.writerow([_in_csv(column.value(row, found.baseline)) for column in kept])
-    return out.getvalue()
-
-
-def _in_csv(value: Any) -> Any:
-    """Return the cell. A text that a spreadsheet would run as a formula gets a leading apostrophe."""
-    cell = "; ".join(value) if isinstance(value, list) else "" if value is None else value
-    unsafe = isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r") and not _FIGURE.fullmatch(cell)
-    return f"'{cell}" if unsafe else cell
 
 
 def as_json(found: Benchmark) -> str:

@@ -216,7 +216,7 @@ def test_standard_input(tmp_path: Path) -> None:
     for command, shown in (
         (("run", "--once"), 'megatron_iteration{run="pipe"} 7.0'),
         (("replay", "--json"), '"run": "pipe"'),
-        (("report", "--format", "csv"), "pipe,"),
+        (("report", "--json"), '"run": "pipe"'),
     ):
         writer = threading.Thread(target=lambda: fifo.write_text(line))
         writer.start()

@@ -1,7 +1,5 @@
 """`report`: medians over steady iterations, memory of the stages, outcomes, baselines, every format."""
 
-import csv
-import io
 import json
 import os
 import re
@@ -135,7 +133,7 @@ def test_baseline_and_days(tmp_path: Path) -> None:
 
 
 def test_columns_are_the_public_ones(tmp_path: Path) -> None:
-    """The interface's columns, in its order; Markdown survives a pipe in a name; CSV is in base units."""
+    """The interface's columns, in its order; Markdown survives a pipe in a name."""
     log(tmp_path / "a|b.log", noise=0.0)
     text = invoke(str(tmp_path)).stdout
     head = [cell.strip() for cell in text.splitlines()[0].strip("|").split("|")]
@@ -144,8 +142,6 @@ def test_columns_are_the_public_ones(tmp_path: Path) -> None:
     row = re.split(r"(?<!\\)\|", text.splitlines()[2])[1:-1]
     assert [cell.strip() for cell in row][:3] == [r"a\|b", "", "384"]
     assert [cell.strip() for cell in row][10:14] == ["105.22", "149.02", "19.464", "120"]
-    (record,) = csv.DictReader(io.StringIO(invoke(str(tmp_path), "--format", "csv").stdout))
-    assert (record["run"], float(record["seconds_per_iteration"]), record["outcome"]) == ("a|b", 105.22, "ok")
 
 
 def test_repeats_that_are_far_apart(tmp_path: Path) -> None:

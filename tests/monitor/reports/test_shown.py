@@ -1,6 +1,5 @@
 """`report` as people see it: a table that fits a terminal, empty cells, progress."""
 
-import csv
 import io
 import re
 import sys
@@ -11,7 +10,6 @@ from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.commands.report import show_on_terminal
 from megatron_monitor.commands.tables import fitted
 from megatron_monitor.reports.benchmark import benchmark
-from megatron_monitor.reports.formats import Benchmark, as_csv
 from megatron_monitor.reports.rows import Row
 
 
@@ -53,15 +51,6 @@ def test_columns_go_by_what_matters() -> None:
     row = ["x" * width for width in (5, 20, 5, 5)]
     for first, room, missing in (("da", 12, "bc"), ("da", 34, "c"), ("ba", 21, "acd")):
         assert fitted("abcd", [row], [False] * 4, first, room, name=9)[1] == list(missing)
-
-
-def test_empty_is_empty_in_a_spreadsheet() -> None:
-    """What is unknown has no character; what would run as a formula has an apostrophe; a figure has none."""
-    (first, second) = csv.DictReader(
-        io.StringIO(as_csv(Benchmark([Row("=1+1", "-3.5"), Row("@y", "\t", 0)], None, [])))
-    )
-    assert (first["run"], first["outcome"], first["nodes"]) == ("'=1+1", "-3.5", "")
-    assert (second["run"], second["outcome"], second["nodes"]) == ("'@y", "'\t", "0")
 
 
 class Terminal(io.StringIO):
