@@ -3,7 +3,9 @@
 Python prints the exceptions of a chain from the first to the uncaught one, with a sentence between two of them
 (traceback.py `_cause_message` and `_context_message`). Each gives an event. A TorchScript operation prints a traceback
 within the exception's text (torch/csrc/jit/runtime/interpreter.cpp `handleError`: `The following operation failed in
-the TorchScript interpreter.`, frames, `RuntimeError: ` and the failure). That last line is the exception.
+the TorchScript interpreter.`, frames, `RuntimeError: ` and the failure). That last line is the exception. So is that
+of the process in the text of `ProcessRaisedException` (torch/multiprocessing/spawn.py `join`: `-- Process 2 terminated
+with the following error:`).
 """
 
 from collections.abc import Iterator
@@ -91,7 +93,7 @@ class TracebackGatherer(Gatherer):
         text, bare = line.text, line.text.strip()
         writer = self.writers.setdefault(line.prefix.key, {})
         if HEADER in bare and _is_header(line):
-            self.pending, self.lines = min(self.pending + 1, _MAX_PENDING), 0
+            self.pending, self.lines = min(self.pending + (not writer.pop("carries", False)), _MAX_PENDING), 0
             return [], True, False
         if self._is_frame(text, bare, writer):
             return [], True, False
@@ -103,6 +105,9 @@ class TracebackGatherer(Gatherer):
             return [], False, over or (self.headless and not text.startswith(" "))
         self.lines = 0
         if found[1].startswith(WRAPPER):
+            return [], False, False
+        if found[0] == "ProcessRaisedException":
+            writer["carries"] = True
             return [], False, False
         self.pending -= 1
         event = _seen(*found, line, writer)
