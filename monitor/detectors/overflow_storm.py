@@ -79,7 +79,7 @@ class OverflowStorm(AttemptRule):
     blocks: list[tuple[float, ...]] = field(default_factory=list)
     """Their medians in the past blocks."""
     healthy: bool = False
-    """The loss fell while the scale declined, and the grad norm did not grow."""
+    """The loss fell while the scale declined, and the grad norm did not grow, or is back at its usual level."""
     reason: str = ""
     onset: int = 0
     since: float = 0.0
@@ -182,7 +182,8 @@ class OverflowStorm(AttemptRule):
         highest = max(past)
         if highest[0] - present[0] >= _DECLINE:
             least = min(block[1] for block in past[:-1])
-            self.healthy = present[1] < least and 0.0 < present[2] <= _SAME_NORM * highest[2]
+            usual = median_high(block[2] for block in past)
+            self.healthy = present[1] < least and 0.0 < present[2] <= max(_SAME_NORM * highest[2], usual)
             self.before = max(self.before, highest[0])
             return self._open(step.at, "declining", iteration)
         if self.reason == "declining":

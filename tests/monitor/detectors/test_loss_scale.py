@@ -128,6 +128,17 @@ def test_a_decline_in_a_healthy_run_is_no_warning(loss: float, norm: float | Non
     assert [item.severity for item in log.firings("overflow_storm")] == [severity]
 
 
+@pytest.mark.parametrize(("at_end", "severity"), [(1.5, "info"), (4.5, "warning")])
+def test_gradients_that_grew_early_in_a_pretraining(at_end: float, severity: str) -> None:
+    """The norm triples as the loss begins to fall, and is on its way back, or not, as the scale has sunk 8-fold."""
+    log = TrainingLog()
+    for iteration in range(7000):
+        norm = 1.0 if iteration < 1000 else 3.0 if iteration < 4500 else at_end
+        scale = 1024.0 / 2 ** (max(0, iteration - 1000) // 1200)
+        log.feed(fp16(iteration, 5.0 - 1e-4 * iteration, scale, log.around(norm, 0.02)))
+    assert [item.severity for item in log.firings("overflow_storm")] == [severity]
+
+
 def test_at_the_minimum_it_is_critical_at_once() -> None:
     """L10: the scale has reached its floor. A run whose scale was always 1 (bf16) has none."""
     log = steady(100, 300, scale=64.0)
