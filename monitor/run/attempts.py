@@ -56,6 +56,7 @@ OUTCOMES: Final[dict[tuple[State, Seen], Outcome]] = {
 }
 """(state of the attempt, observation) -> outcome. The columns are the states in the order of STATES."""
 
+_NEXT: Final = "next launch"
 LAUNCHER: Final = "launcher "
 """Prefix of the set-up mark of a launcher that starts the processes of a node; the node's name follows."""
 _AHEAD = 2  # maximum intervals between two lines of one attempt
@@ -108,7 +109,7 @@ def mark_of(event: Event, source: str = "") -> SetupMark | None:
         case events.ArgumentsDumped():
             return SetupMark("arguments", stamp_of(event), timeless=True)
         case events.MilestoneReached() if event.milestone != "training_done":
-            return SetupMark(event.milestone, event.logged_at or source)
+            return SetupMark(event.milestone, event.logged_at or source, timeless=event.logged_at is None)
         case events.TrainerSetting(name="running_training"):
             return SetupMark(event.name, event.logged_at or source)
         case events.TopologyLogged():  # Megatron's first line, DeepSpeed's launcher's on a node
@@ -172,12 +173,14 @@ def counted_in(state: RunState, source: str) -> bool:
 def take_end(state: RunState, event: Event, context: EventContext) -> None:
     """Begin an attempt if this cause of an end belongs to the next attempt, which had no set-up mark.
 
-    After the end of an attempt without steps this is an uncaught exception, or the cancellation of another job.
+    After the end of an attempt without steps this is an uncaught exception, or the cancellation of another job. After
+    any end, if the launcher has started again, this is an uncaught exception of any rank.
     """
     again = False
     if isinstance(event, events.TracebackSeen):
-        own = event.role in (None, "trainer") and event.top_level and event.rank is None and not event.lost_peer
-        again = bool(own) and _launch_ended(state, context.source)
+        own = event.role in (None, "trainer") and event.top_level and not event.lost_peer
+        next_launch = state.attempt.boundaries.get(_NEXT) == context.source
+        again = bool(own) and (next_launch or (event.rank is None and _launch_ended(state, context.source)))
     elif isinstance(event, events.FailureSeen) and event.notice == "job_cancelled":
         cancelled = {row.message for row in state.attempt.evidence if row.notice == "job_cancelled"}
         again = bool(cancelled) and event.message not in cancelled and not state.attempt.iterations
@@ -185,16 +188,23 @@ def take_end(state: RunState, event: Event, context: EventContext) -> None:
         _follow(state, "mark again", context)
 
 
-def _launch_ended(state: RunState, source: str) -> bool:
+def on_launcher_started(state: RunState, _event: Event, context: EventContext) -> bool:
+    """Note that a launcher starts after the one of this attempt has ended. It may start another program."""
+    if _launch_ended(state, context.source, before_steps=False):
+        state.attempt.boundaries[_NEXT] = context.source
+    return False
+
+
+def _launch_ended(state: RunState, source: str, *, before_steps: bool = True) -> bool:
     """Return True if the source has reported the end of the attempt's launcher, before the first step or its output.
 
-    On several nodes each node has a launcher, and others may still run.
+    On several nodes each node has a launcher, and others may still run. `before_steps` False: at any step.
     """
     attempt = state.attempt
     if len(attempt.nodes) > 1 or (attempt.topology.nodes or 1) > 1:
         return False
     ends = (row for row in attempt.evidence if row.attempt and row.stream == source)
-    return any(row.output_follows or not attempt.iterations for row in ends)
+    return any(row.output_follows or not (before_steps and attempt.iterations) for row in ends)
 
 
 def take_bar(state: RunState, total: int, context: EventContext) -> None:

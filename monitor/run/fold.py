@@ -14,7 +14,7 @@ from megatron_monitor.parsers.engine.fields import whole
 from megatron_monitor.parsers.events import Event, LogEvent
 from megatron_monitor.parsers.timers import BETWEEN_STEPS, PART_OF, timer
 from megatron_monitor.run import saves, setup
-from megatron_monitor.run.attempts import mark_of, take_end, take_mark
+from megatron_monitor.run.attempts import mark_of, on_launcher_started, take_end, take_mark
 from megatron_monitor.run.evidence import EVENTS, fold_evidence
 from megatron_monitor.run.job import silent_since, suspended
 from megatron_monitor.run.log_clock import log_clock
@@ -347,6 +347,7 @@ _HANDLERS: dict[type[Event], _Handler] = {
     events.TrainerProgressed: fold_trainer_progress,
     events.TrainerSetting: setup.on_trainer_setting,
     events.MilestoneReached: setup.on_milestone,
+    events.LauncherStarted: on_launcher_started,
     events.ArgumentsDumped: setup.on_arguments,
     events.TopologyLogged: setup.on_setting,
     events.ModelSettingLogged: setup.on_setting,

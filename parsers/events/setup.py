@@ -76,6 +76,10 @@ class MilestoneReached(Event, frozen=True, kw_only=True, gc=False, tag="mileston
     milestone: Milestone
 
 
+class LauncherStarted(Remark, frozen=True, kw_only=True, gc=False, tag="launcher_started"):
+    """torchrun's agent has started on a node, for a training or for another program."""
+
+
 class IterationsSkipped(Event, frozen=True, kw_only=True, gc=False, tag="iterations_skipped"):
     """BigScience's `--skip-train-iteration-range`: the iteration jumps forward as planned."""
 
