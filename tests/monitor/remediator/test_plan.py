@@ -130,6 +130,7 @@ def test_only_one_policy_is_at_work_on_a_run() -> None:
         ([{}, {}], True),
         ([{}, {"planned_at": NOW - DAY + 1.0}], True),
         ([{}, {"planned_at": NOW - DAY}], False),
+        ([{}, {"planned_at": NOW - 3 * DAY}], False),
         ([{}, {"remediation": "q"}], True),
         ([{}, {"remediation": "q", "steps": [Step("dump_stacks", status="done")]}], False),
         ([{}, {"remediation": "q", "steps": [Step("requeue", status="skipped")]}], False),
@@ -362,18 +363,21 @@ def test_a_drain_takes_the_named_nodes_of_the_job_alone() -> None:
         ({"run": "other", "dry_run": True}, ""),
         ({"run": "other", "dry_run": False, "of_dry": True}, ""),
         ({"run": "other", "action": "requeue"}, ""),
+        ({"run": "other", "action": "cancel"}, ""),
+        ({"run": "other", "status": "unknown"}, "2 nodes were drained within an hour"),
+        ({"run": "other", "status": "skipped"}, ""),
         ({"run": "other", "planned_at": NOW - 3600.0}, ""),
+        ({"run": "other", "planned_at": NOW - 7200.0}, ""),
         ({"run": "other", "nodes": "n-02"}, ""),
     ],
 )
 def test_two_nodes_an_hour_are_drained_over_all_runs(earlier: dict[str, Any], why_not: str) -> None:
     """What a log prints may be printed by many: jobs that print it drain no cluster."""
-    nodes, action, of_dry = (
-        earlier.pop(*of) for of in (("nodes", "n-[08-09]"), ("action", "drain"), ("of_dry", False))
-    )
-    step = Step(action, [["scontrol", "update", f"NodeName={nodes}", "State=DRAIN", "Reason=x"]], status="done")
-    before = course(step, **{"planned_at": NOW - 3599.0, **earlier})
-    made = planned(policy(DRAIN, dry_run=of_dry), None, hang("n-02"), before)
+    of = {"nodes": "n-[08-09]", "action": "drain", "status": "done", "of_dry": False, **earlier}
+    command = ["scontrol", "update", f"NodeName={of['nodes']}", "State=DRAIN", "Reason=x"]
+    fields = {name: value for name, value in earlier.items() if name in ("run", "dry_run", "planned_at")}
+    before = course(Step(of["action"], [command], status=of["status"]), **{"planned_at": NOW - 3599.0, **fields})
+    made = planned(policy(DRAIN, dry_run=of["of_dry"]), None, hang("n-02"), before)
     assert too_many_drained(made, Record(0.0, [before]), 0, 1000) == why_not
 
 
@@ -421,6 +425,7 @@ def test_a_new_job_has_the_options_of_the_old_one(fields: dict[str, Any], kept: 
 def test_a_requeue_without_a_node_is_tried_with_a_job_like_it(options: list[str], tests: int) -> None:
     """Where Slurm tells what it is like."""
     of = job(options=options)
+    assert trials_of(planned(None, of), of) == []
     made = planned(None, of, hang("n-02"))
     assert [" ".join(one) for one in trials_of(made, of)] == ["sbatch --test-only --nodes=4 --exclude=n-02 --wrap=:"][
         :tests

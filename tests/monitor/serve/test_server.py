@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 
 import pytest
@@ -137,6 +138,24 @@ def test_metrics_and_probes_wait_for_no_page_and_health_for_nothing(
     made.set()
     for person in people:
         person.join()
+
+
+def test_who_waits_for_an_answer_is_not_dropped_for_a_new_connection(serve: Serve) -> None:
+    """To render takes long: of the others, the one that is idle for longest goes."""
+    made = threading.Event()
+
+    def app(_request: Request) -> Reply:
+        made.wait(slack(10))
+        return Reply(200, "text/plain", b"")
+
+    server = serve(app, connections=8)
+    with ExitStack() as stack, ThreadPoolExecutor(4) as people:
+        answers = [people.submit(ask, server) for _ in range(4)]
+        wait(lambda: sum(getattr(one, "answers", False) for one in list(server.open)) == 4, 5.0, "four requests")
+        silent = many(server, 20, stack)
+        assert silent[0].recv(1) == b""
+        made.set()
+        assert [answer.result().status for answer in answers] == [200] * 4
 
 
 def test_who_pipelines_and_never_reads_holds_nobody_up(serve: Serve) -> None:
