@@ -358,7 +358,6 @@ def program(flags: Path) -> None:
     from megatron_monitor import cli, store
     from megatron_monitor.follow.os_layer import OsLayer
     from megatron_monitor.receiver import agents, spool
-    from megatron_monitor.remediator import remediator
     from megatron_monitor.system.clock import SystemClock
 
     def blocking(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -378,7 +377,7 @@ def program(flags: Path) -> None:
     for name in ("stat", "open", "pread", "fstat", "scandir"):
         setattr(OsLayer, name, blocking(getattr(OsLayer(), name)))
     SystemClock.wall = lambda _: time.time() + float((flags / "offset").read_text())  # type: ignore[method-assign]
-    store.os = spool.os = agents.os = remediator.os = Disk()  # type: ignore[assignment]
+    store.os = spool.os = agents.os = Disk()  # type: ignore[assignment]
     sys.argv[0] = "megatron-monitor"
     cli.main()
 

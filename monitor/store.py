@@ -207,24 +207,8 @@ class Store:
             _log.warning("state=%s cannot be rewritten: %s; it continues to grow", self.path, error)
 
     def _write_anew(self, parts: Mapping[str, bytes | None]) -> None:
-        temporary = self.path.with_suffix(".new")
-        with contextlib.suppress(FileNotFoundError):  # left by a crash, or placed there
-            os.unlink(temporary)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(temporary, flags, 0o600)
-        try:
-            whole = {name: value for name, value in parts.items() if value is not None}
-            end = _written(descriptor, [_HEADER, *_frame(whole)], 0)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, self.path)
-        self._end = self._whole = end
-        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        whole = {name: value for name, value in parts.items() if value is not None}
+        self._end = self._whole = replace_durably(self.path, [_HEADER, *_frame(whole)])
 
     # --- notes ------------------------------------------------------------------------------------------------------
 
@@ -247,6 +231,27 @@ class Store:
         with contextlib.suppress(OSError), _opened(self.path.with_suffix(".notes")) as stream:
             return frozenset(stream.read().decode("utf-8", "replace").splitlines())
         return frozenset()
+
+
+def replace_durably(path: Path, pieces: Iterable[bytes], mode: int = 0o600) -> int:
+    """Replace a file by a rename that survives a power cut. Return its bytes. Raises OSError."""
+    temporary = path.with_suffix(".new")
+    with contextlib.suppress(FileNotFoundError):  # left by a crash, or placed there
+        os.unlink(temporary)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, mode)
+    try:
+        size = _written(descriptor, pieces, 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return size
 
 
 def _read(stream: BinaryIO) -> tuple[dict[str, bytes], int, str]:

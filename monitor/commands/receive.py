@@ -18,6 +18,7 @@ def receive(given: ConfigOptions) -> None:
     from megatron_monitor.commands.log_lines import start_logging
     from megatron_monitor.receiver.server import serve
     from megatron_monitor.serve.tls import TlsError
+    from megatron_monitor.store import StateInUseError
 
     config = given.configured(())
     if config.receiver.listen is None:
@@ -25,5 +26,5 @@ def receive(given: ConfigOptions) -> None:
     start_logging(config)
     try:
         serve(config, lambda: given.load(()))
-    except (OSError, TlsError) as error:
+    except (OSError, StateInUseError, TlsError) as error:
         fail(f"cannot receive on {config.receiver.listen}: {error}")

@@ -148,7 +148,7 @@ class Receiver:
             _log.warning("receiver.listen=%s: anyone who reaches this address can push: set receiver.tenants", host)
 
     def start(self) -> None:
-        """Open the spool and serve. SpoolError."""
+        """Open the spool and serve. Raises StateInUseError and OSError."""
         self._spool.open(self._clock.wall())
         self.agents.load()
         self.agents.save(self._clock.wall())

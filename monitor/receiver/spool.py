@@ -10,8 +10,6 @@ is only renamed after the daemon has begun to read it, and bytes are only remove
 """
 
 import contextlib
-import errno
-import fcntl
 import os
 import threading
 from collections import Counter, deque
@@ -25,6 +23,7 @@ import msgspec
 from megatron_monitor.parsers.wrappers import apart
 from megatron_monitor.pushed import PATTERN
 from megatron_monitor.receiver.labels import StreamFile
+from megatron_monitor.store import Store
 
 READ_OFFSETS = "read.json"
 """Stream -> (inode, offset): the daemon has saved that it read the renamed file, and this one up to the offset."""
@@ -38,10 +37,6 @@ _CLOSE_AFTER = 600.0  # without a line; the end of the file is read again at the
 _KEEP = 7 * 86400.0  # after the last line, then the file is removed
 _CLEAN_INTERVAL = 6 * 3600.0  # between two searches for files to remove
 _CLEAN_INTERVAL_FULL = 1.0  # the same while there is no room
-
-
-class SpoolError(OSError):
-    """The spool directory cannot be used."""
 
 
 class QuotaError(Exception):
@@ -58,33 +53,26 @@ class Spool:
         """Streams of a tenant beyond so many are removed like old ones, those written first before others."""
         self._files: dict[str, _SpoolFile] = {}
         self._lock = threading.Lock()
-        self._descriptor = -1
+        self._store = Store(directory)
         self._sizes: Counter[str] = Counter()  # tenant -> bytes of its files
         self._close_at = self._clean_at = 0.0  # next closing of idle files, next cleaning: Unix seconds
         self._read: dict[str, tuple[int, int]] = {}
         self._read_version = (0, 0)
 
     def open(self, now: float) -> None:
-        """Lock the directory; remove incomplete last lines of a killed receiver. `now`: Unix seconds. SpoolError."""
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for path in self.directory.glob(PATTERN):
-                _remove_incomplete_line(path)
-            self._clean(now)
-        except BlockingIOError as error:
-            raise SpoolError(errno.EBUSY, f"{self.directory} is in use by another receiver") from error
-        except OSError as error:
-            raise SpoolError(error.errno, f"{error.filename}: {error.strerror}") from error
+        """Lock the directory; remove incomplete last lines of a killed receiver. `now`: Unix seconds. Raises
+        StateInUseError and OSError.
+        """
+        self._store.lock()
+        for path in self.directory.glob(PATTERN):
+            _remove_incomplete_line(path)
+        self._clean(now)
 
     def close(self) -> None:
         """Close every file and unlock the directory."""
         for file in self._files.values():
             file.close()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._store.release()
 
     @property
     def held(self) -> int:

@@ -6,7 +6,6 @@ the incident is open and that the run's files are read to their ends. Without an
 only a cancelled job is still resubmitted, because that depends on Slurm alone.
 """
 
-import fcntl
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ from megatron_monitor.remediator.commands import LaterError, Slurm
 from megatron_monitor.remediator.permission import observed, of_job, proofs
 from megatron_monitor.remediator.plan import RefusedError, done_before, forbidden, plan
 from megatron_monitor.snapshot import MonitorCounts
+from megatron_monitor.store import StateInUseError, Store, replace_durably
 from megatron_monitor.system.clock import Clock
 
 EVERY: Final = 2.0
@@ -54,15 +54,12 @@ class Files:
 
     def __init__(self, path: Path) -> None:
         """Raises StartError if the directory is in use or cannot be used."""
-        self.path = path
+        self.path, self._store = path, Store(path.parent)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path.with_name("lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StartError(f"another remediator uses {path.parent}") from error
-        except OSError as error:
-            raise StartError(f"{path.parent}: {error.strerror or error}; executions must be recorded") from error
+            path.parent.mkdir(parents=True, exist_ok=True)  # the observer's user reads the record
+            self._store.lock()
+        except (StateInUseError, OSError) as error:
+            raise StartError(f"{path.parent}: {error}; executions must be recorded") from error
 
     def read(self) -> Record | None:
         """Return the saved record; None without a file. Raises StartError if it cannot be read."""
@@ -75,22 +72,11 @@ class Files:
 
     def write(self, record: Record) -> None:
         """Write the record atomically and durably. Raises OSError."""
-        temporary = self.path.with_suffix(".new")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        with open(descriptor, "wb") as stream:
-            stream.write(msgspec.json.encode(record))
-            stream.flush()
-            os.fsync(descriptor)
-        os.replace(temporary, self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        replace_durably(self.path, [msgspec.json.encode(record)], 0o644)
 
     def close(self) -> None:
         """Release the directory."""
-        os.close(self._lock)
+        self._store.release()
 
 
 class Remediator:

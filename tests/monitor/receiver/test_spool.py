@@ -12,7 +12,8 @@ from megatron_monitor.receiver import agents as agents_module
 from megatron_monitor.receiver import spool as module
 from megatron_monitor.receiver.agents import Agents
 from megatron_monitor.receiver.labels import StreamFile
-from megatron_monitor.receiver.spool import READ_OFFSETS, QuotaError, Spool, SpoolError
+from megatron_monitor.receiver.spool import READ_OFFSETS, QuotaError, Spool
+from megatron_monitor.store import StateInUseError
 from tests.clock import ManualClock
 
 NS = 1_777_000_000_000_000_000
@@ -246,7 +247,7 @@ def test_a_tenant_keeps_so_many_files(tmp_path: Path) -> None:
 def test_one_receiver_a_directory(tmp_path: Path) -> None:
     """A second one is told whose it is."""
     first = opened(tmp_path)
-    with pytest.raises(SpoolError, match="another receiver"):
+    with pytest.raises(StateInUseError):
         opened(tmp_path)
     first.close()
     opened(tmp_path).close()

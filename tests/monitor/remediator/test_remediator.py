@@ -239,7 +239,7 @@ def test_a_dump_that_takes_long_delays_no_other_run() -> None:
 def test_two_remediators_do_not_share_a_directory(tmp_path: Path) -> None:
     """Nor does one begin where it cannot be remembered what is done, or what was done cannot be read."""
     first = Files(tmp_path / "r" / "record.json")
-    with pytest.raises(StartError, match="another remediator uses"):
+    with pytest.raises(StartError, match="in use by another"):
         Files(tmp_path / "r" / "record.json")
     first.path.write_text("{")
     with pytest.raises(StartError, match="cannot be read"):
