@@ -43,10 +43,11 @@ class Saving:
         self._clock = clock
         self._wake = wake
         self._store: Store | None = None
-        self._saver: Saver | None = None
+        self._asking: Asking[Parts, bool] | None = None
+        self._kept: Parts = {}  # parts being written, waiting, or failed: written with the next parts
+        self._unanswered = 0
         self._due_at = self._offered_at = float("-inf")
         self._stuck = False
-        self._failures = 0
         self._offered: int | None = None  # number of the last message in the offered state, until that is saved
 
     def load(self, directory: Path) -> Saved | None:
@@ -66,7 +67,8 @@ class Saving:
         except StateNewerError:
             store.release()
             raise
-        self._store, self._saver = store, Saver(store.save, self._wake)
+        self._store = store
+        self.keep(store.save)
         gc.disable()  # collection during the load takes a tenth of a start with 10,000 logs
         saved = of_parts(parts, problems) if parts is not None else None
         gc.freeze()  # the loaded state has no cycles, so it is never collected
@@ -80,9 +82,11 @@ class Saving:
                 saved.pending[name] = [one for one in waiting if _note(name, one.message) not in accepted]
         return saved
 
-    def keep(self, saver: "Saver") -> None:
-        """Save to another store from now on."""
-        self._saver = saver
+    def keep(self, save: Callable[[Parts], bool]) -> None:
+        """Save by this function from now on, in a thread that a hanging disk may block. It returns True if the parts
+        are stored.
+        """
+        self._asking = Asking("state", save, lambda _parts, _error: False, 0, self._wake)
 
     def accepted(self, receiver: str, message: Transition) -> None:
         """Note that the receiver has the message, so that it is not repeated after a crash. For any thread."""
@@ -97,40 +101,48 @@ class Saving:
         """Save if something has changed and it is time. `now`: the core's instant."""
         outbox, began = self._core.outbox, self._clock.monotonic()
         waited = began - self._offered_at
-        if self._saver is None:
+        if self._asking is None:
             outbox.saved = outbox.last  # nothing will be saved
             if waited >= _INTERVAL:
                 self._offered_at = began
                 self._offer()
                 self._note_saved()
             return
-        busy = self._saver.busy
-        self._note_written(self._saver.failures, busy=busy)
+        self._note_written(self._asking.answers())
         self._core.changed |= outbox.changed
         outbox.changed = False
-        self._stuck = busy and waited > _STUCK
+        self._stuck = self._unanswered > 0 and waited > _STUCK
         if waited >= _MAX_SAVE_INTERVAL and any(run.state.live for run in self._core.runs.values()):
             self._core.changed = True
         due = waited >= _INTERVAL if self._core.save_soon else began >= self._due_at
-        if busy or not (due and self._core.changed):  # a slow disk gets no further save
+        if self._unanswered or not (due and self._core.changed):  # a slow disk gets no further save
             return
         parts = self._core.parts(now)
         self._core.changed = self._core.save_soon = False
         self._offer()
-        self._saver.offer(parts)
+        self.write(parts)
         self._offered_at = ended = self._clock.monotonic()
         self._due_at = ended + pause_after(sum(len(part or b"") for part in parts.values()), ended - began)
 
-    def _note_written(self, failures: int, *, busy: bool) -> None:
-        """Note whether the offered state was written."""
-        if failures > self._failures:
-            self._core.counts.add("state_save_failures_total", by=failures - self._failures)
-            self._failures = failures
+    def write(self, parts: Parts) -> None:
+        """Write these parts next, with failed ones."""
+        assert self._asking is not None
+        self._kept |= parts
+        self._unanswered += 1
+        self._asking.ask(dict(self._kept))
+
+    def _note_written(self, written: list[bool]) -> None:
+        """Note which of the last writes have succeeded."""
+        self._unanswered -= len(written)
+        if written and written[-1] and not self._unanswered:
+            self._kept = {}
+        if failed := written.count(False):
+            self._core.counts.add("state_save_failures_total", by=failed)
             self._core.changed = True  # a failed save is retried
             if self._store is not None and self._store.wants_all:
                 self._core.touch_all()
             self._offered = None
-        elif not busy:
+        elif not self._unanswered:
             self._note_saved()
 
     def _offer(self) -> None:
@@ -148,64 +160,27 @@ class Saving:
 
     def save_last(self, now: float) -> None:
         """Save before the end of the process."""
-        if self._saver is None:
-            return
-        self._core.outbox.changed = False
-        self._saver.offer(self._core.parts(now))
-        if not self._saver.wait(_LAST):
-            _log.warning("state not saved: the write took longer than %.0f s", _LAST)
+        if self._asking is not None:
+            self._core.outbox.changed = False
+            self.write(self._core.parts(now))
+            if not self.wait(_LAST):
+                _log.warning("state not saved: the write took longer than %.0f s", _LAST)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until everything is written. Return False if one write takes longer than the time-out."""
+        while self._unanswered and self._asking is not None:
+            if (written := self._asking.wait(timeout)) is None:
+                return False
+            self._note_written([written])
+        return True
 
     def release(self) -> None:
         """Release the directory."""
-        if self._saver is not None:
-            self._saver.end()
+        if self._asking is not None:
+            self._asking.stop()
         if self._store is not None:
             self._store.release()
 
 
 def _note(receiver: str, message: Transition) -> str:
     return f"{message_id(message)} {receiver}"
-
-
-class Saver:
-    """Writes in a separate thread, so that a disk that hangs does not stop the loop."""
-
-    def __init__(self, save: Callable[[Parts], bool], written: Callable[[], None] = lambda: None) -> None:
-        """`save` writes parts to the disk or to a Kafka topic, and returns True if they are stored. `written` is called
-        in the saver's thread after each attempt.
-        """
-        self._asking: Asking[Parts, bool] = Asking("state", save, lambda _parts, _error: False, 0, written)
-        self._kept: Parts = {}  # parts being written, waiting, or failed: written with the next parts
-        self._unanswered = 0
-        self.failures = 0
-        """Number of failed saves."""
-
-    def offer(self, parts: Parts) -> None:
-        """Write these parts next, with failed ones."""
-        self._kept |= parts
-        self._unanswered += 1
-        self._asking.ask(dict(self._kept))
-
-    def _note(self, written: list[bool]) -> None:
-        self._unanswered -= len(written)
-        self.failures += written.count(False)
-        if written and written[-1] and not self._unanswered:
-            self._kept = {}
-
-    @property
-    def busy(self) -> bool:
-        """True while parts are being written or wait."""
-        self._note(self._asking.answers())
-        return self._unanswered > 0
-
-    def wait(self, timeout: float) -> bool:
-        """Wait until everything is written. Return False at the time-out."""
-        while self.busy:
-            if (written := self._asking.wait(timeout)) is None:
-                return False
-            self._note([written])
-        return True
-
-    def end(self) -> None:
-        """Stop the thread."""
-        self._asking.stop()

@@ -28,7 +28,6 @@ from megatron_monitor.receiver.labels import StreamFile, followed, origin_of
 from megatron_monitor.receiver.messages import AHEAD
 from megatron_monitor.receiver.spool import lines_of
 from megatron_monitor.receiver.wire import TooLargeError, WireError
-from megatron_monitor.saving import Saver
 from megatron_monitor.snapshot import MonitorCounts
 from megatron_monitor.store import StateNewerError, StateUnreadableError, decoded
 from megatron_monitor.system.asking import Asking
@@ -143,7 +142,7 @@ class Shard:
         self.next = min([place.offset, *self._read_again.values()])
         self.core.changed = True
         self.core.outbox.patience = float("inf")
-        self.dispatcher.saving.keep(Saver(self.record.save, self._wake))
+        self.dispatcher.saving.keep(self.record.save)
         self.dispatcher.deliveries.may_send = self._owns_partition
         self.dispatcher.start(self._config)
         self._began_at = self.contact_at = self._clock.monotonic()

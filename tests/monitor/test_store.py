@@ -24,9 +24,10 @@ from megatron_monitor.parsers.events import IterationLogged, LogEvent
 from megatron_monitor.parsers.reader import Bookmark
 from megatron_monitor.run.fold import fold
 from megatron_monitor.run.state import RunState
-from megatron_monitor.saving import Saver, pause_after
+from megatron_monitor.saving import Saving, pause_after
 from megatron_monitor.services import StartError
 from megatron_monitor.store import VERSION, StateInUseError, Store
+from tests.clock import ManualClock
 from tests.plain import Disk
 from tests.programs import slack
 
@@ -387,20 +388,21 @@ def test_a_disk_that_hangs_does_not_stop_the_caller(tmp_path: Path, monkeypatch:
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    saver = Saver(Store(tmp_path).save)
+    core = Core(load_config("", []))
+    saving = Saving(core, ManualClock(), lambda: None)
+    saving.keep(Store(tmp_path).save)
     for number in range(5):
-        saver.offer(numbered(number))
-        assert saver.busy
-    assert not saver.wait(0.05)
+        saving.write(numbered(number))
+    assert not saving.wait(0.05)
     gate.set()
-    assert saver.wait(slack(10))
-    saver.offer({"more": b""})
-    assert saver.wait(slack(10))
+    assert saving.wait(slack(10))
+    saving.write({"more": b""})
+    assert saving.wait(slack(10))
     parts, _ = Store(tmp_path).load()
     assert parts is not None
     assert parts.keys() == {"last", "more", *(f"part {number}" for number in range(5))}
     assert parts["last"] == b"4"
-    assert saver.failures == 1
+    assert core.counts.values["megatron_monitor_state_save_failures_total"] == {(): 1.0}
 
 
 def test_what_is_gone_for_a_month_is_forgotten() -> None:

@@ -37,8 +37,7 @@ class Site(Following):
             self.saving.soon()
         for _ in range(2):  # it learns that this is there
             self.saving.turn(self.now)
-            assert self.saving._saver is not None
-            assert self.saving._saver.wait(slack(10.0))
+            assert self.saving.wait(slack(10.0))
 
     def saved(self) -> Saved:
         """What a restart finds."""

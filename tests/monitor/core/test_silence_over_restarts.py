@@ -27,7 +27,7 @@ class Disk:
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}
         self.wants_all = False
-        self.busy, self.failures, self.saves = False, 0, 0
+        self.saves, self.answered = 0, 0
 
     def lock(self) -> None:
         """Nobody else is there."""
@@ -44,10 +44,15 @@ class Disk:
         """Nothing is written by a thread."""
         raise NotImplementedError
 
-    def offer(self, parts: dict[str, bytes | None]) -> None:
+    def ask(self, parts: dict[str, bytes | None]) -> None:
         """Written."""
         self.data |= {name: part for name, part in parts.items() if part}
         self.saves += 1
+
+    def answers(self) -> list[bool]:
+        """All were."""
+        answered, self.answered = self.answered, self.saves
+        return [True] * (self.saves - answered)
 
 
 class Lab:
@@ -127,7 +132,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     made: list[Lab] = []
     disk = Disk()
     monkeypatch.setattr("megatron_monitor.saving.Store", lambda _directory: disk)
-    monkeypatch.setattr("megatron_monitor.saving.Saver", lambda _save, _wake: disk)
+    monkeypatch.setattr("megatron_monitor.saving.Asking", lambda *_: disk)
 
     def make(minimum: float, pace: float = 1.0) -> Lab:
         some = Lab(tmp_path, disk, minimum, pace)

@@ -196,3 +196,35 @@ def test_parent_directory_renamed_within_the_pattern(make_rig, append, tmp_path,
     delivered = b"".join(one.lstrip(b"\0") for one in both)
     expected = text(20, 23) if down else text(0, 23)
     assert sorted(delivered.splitlines()) == sorted(expected.splitlines())
+
+
+def test_what_another_path_read_on_is_not_read_again(make_rig, append, tmp_path):
+    """A file that was renamed and is back: its first path goes on behind what was read under the other name."""
+    names = [tmp_path / "a.log", tmp_path / "b.log"]
+    names[0].write_bytes(text(0, 20))
+    rig = make_rig(tmp_path / "*.log")
+    rig.settle()
+    for number in range(20, 24):
+        names[0].rename(names[1])
+        rig.settle(320)
+        append(names[1], LINES[number])
+        rig.settle(320)
+        names.reverse()
+    delivered = b"".join(one for path in names for one in rig.texts(path))
+    assert sorted(delivered.splitlines()) == sorted(text(0, 24).splitlines())
+
+
+def test_a_path_that_becomes_another_name_of_a_followed_file_is_gone(make_rig, append, kinds, tmp_path):
+    """The other name reads it; the rest of the path's own file was read before."""
+    one, two = tmp_path / "a.log", tmp_path / "b.log"
+    one.write_bytes(text(0, 20))
+    two.write_bytes(text(50, 70))
+    rig = make_rig(tmp_path / "*.log")
+    rig.settle()
+    append(one, LINES[20])
+    os.link(two, tmp_path / "link")
+    (tmp_path / "link").replace(one)
+    append(two, LINES[70])
+    assert kinds(rig.settle(30)) == ["Data", "Data", "Gone"]
+    assert rig.texts(one) == [text(0, 21)]
+    assert rig.texts(two) == [text(50, 71)]

@@ -210,7 +210,7 @@ def test_what_a_killed_daemon_delivered_is_not_sent_again(
     saving.turn(0.0)
     saving.save_last(0.0)
     if stuck:
-        core.changed, saving._saver._unanswered = True, 1
+        core.changed, saving._unanswered = True, 1
         clock.advance(3.0)
         saving.turn(0.0)
     batch = one.outbox.batch
