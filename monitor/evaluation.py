@@ -18,7 +18,7 @@ from megatron_monitor.config import Config
 from megatron_monitor.detectors import RULES, crash, hang
 from megatron_monitor.detectors.base import RANK, AttemptRule, Finding, Rule, RuleSettings
 from megatron_monitor.incident_events import IncidentEvents
-from megatron_monitor.incidents import IncidentBook, Transition, give_up, judge, over_at
+from megatron_monitor.incidents import IncidentBook, Transition, judge, over_at
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event, LogEvent, TimersReported, TimeShown
 from megatron_monitor.run.evidence import confirm, settle
@@ -187,10 +187,6 @@ class Evaluator:
         """Report that the run cannot be evaluated any more, and end its other incidents."""
         found = {"source_lost": Finding("firing", "critical", why, {"reason": why})}
         return judge(run.book, run.state, found, now, self._repeat_interval, self.events)
-
-    def give_up(self, run: MonitoredRun, why: str, now: float) -> list[Transition]:
-        """End the incidents of a run that is dropped."""
-        return give_up(run.book, run.state, why, now)
 
     def retire(self, run: MonitoredRun, at: float) -> list[Transition]:
         """End a run because another experiment began in its log: report a crash, end its incidents."""

@@ -12,7 +12,7 @@ from megatron_monitor.core.saved import LogState, UnclaimedState
 from megatron_monitor.core.sources import Source, Sources
 from megatron_monitor.evaluation import Evaluator
 from megatron_monitor.identity.naming import experiment_name
-from megatron_monitor.incidents import Transition
+from megatron_monitor.incidents import Transition, give_up
 from megatron_monitor.reading import own_rules
 from megatron_monitor.snapshot import MonitorCounts
 
@@ -137,7 +137,7 @@ class Watched:
 
     def _close(self, run: Run, why: str, now: float) -> None:
         """End the open incidents of a run that is dropped."""
-        self.of_run(run, lambda: self.judge.give_up(run, why, now), failed=bool(run.failed))
+        self.of_run(run, lambda: give_up(run.book, run.state, why, now), failed=bool(run.failed))
 
     @property
     def wall_offset(self) -> float:

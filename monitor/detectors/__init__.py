@@ -26,11 +26,9 @@ from megatron_monitor.detectors.straggler import Straggler
 RULES: dict[str, type[Rule]] = {
     rule.name: rule
     for rule in (
-        Hang, Slowdown,
-        LaunchBlocking,  # after Slowdown, because it compares the attempts that Slowdown has measured
-        Crash, CrashWithoutExit, CrashLoop, RestartFailed, LossSpike, Divergence, NanLoss, OverflowStorm,
-        SourceLost, MixedLog, Configuration, ResumeDiscontinuity, CheckpointFailed, CheckpointOverdue,
-        MemoryPressure, Straggler,
+        Hang, Slowdown, LaunchBlocking, Crash, CrashWithoutExit, CrashLoop, RestartFailed, LossSpike, Divergence,
+        NanLoss, OverflowStorm, SourceLost, MixedLog, Configuration, ResumeDiscontinuity, CheckpointFailed,
+        CheckpointOverdue, MemoryPressure, Straggler,
     )
 }  # fmt: skip
 """Name -> rule, in the order in which they receive a step. The names are the kinds of incidents."""

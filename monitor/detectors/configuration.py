@@ -18,36 +18,24 @@ _SIZES = 10_000  # ramp-ups with more batch sizes are not checked one by one
 
 
 class Configuration(Rule):
-    """What is wrong with the ramp-up, and since when it is known."""
+    """Has no memory: the run's state has the arguments."""
 
     name = "configuration"
     listens = (events.ArgumentsDumped, events.TopologyLogged, events.ModelSettingLogged, events.BatchSizeRampupPlanned)
 
-    found: Finding | None = None
-    since: float = 0.0
-
-    def on_event(self, state: RunState, _event: Event, _settings: RuleSettings) -> bool:
+    def on_event(self, _state: RunState, _event: Event, _settings: RuleSettings) -> bool:
         """A new setting is known. It is evaluated at once, because the first step may be hours away."""
-        return self._look(state)
-
-    def on_steps(self, state: RunState, _steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """The batch size grows, so that fewer sizes remain."""
-        return self._look(state)
-
-    def _look(self, state: RunState) -> bool:
-        found = _ramp(state)
-        if found == self.found:
-            return False
-        if self.found is None:
-            self.since = state.updated_at
-        self.found = found
         return True
+
+    def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
+        """The batch size grows, so that fewer sizes remain."""
+        topology = state.attempt.topology
+        return topology.rampup is not None and steps[-1].batch_size != topology.global_batch_size
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire a warning, or a critical finding once the run trains, because it will stop."""
-        if self.found is None:
-            return CLEAR
-        return replace(self.found, onset=state.attempt.first_iteration, since=self.since)
+        found = _ramp(state)
+        return CLEAR if found is None else replace(found, onset=state.attempt.first_iteration)
 
 
 def _ramp(state: RunState) -> Finding | None:

@@ -6,14 +6,12 @@ not 0. The variable leaves no trace within an attempt: the whole attempt is slow
 """
 
 import math
-from collections.abc import Sequence
 
 from megatron_monitor.breakdown import messages
 from megatron_monitor.breakdown.attribution import Attribution, attribute
 from megatron_monitor.detectors import slowdown
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, AttemptRule, Finding, Rule, RuleSettings
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, RuleSettings
 from megatron_monitor.run.state import RunState
-from megatron_monitor.run.steps.step import Step
 
 VARIABLE = "CUDA_LAUNCH_BLOCKING"
 _RISK = 160  # GPUs from which attempts without the variable were seen to hang
@@ -22,33 +20,16 @@ _RISK = 160  # GPUs from which attempts without the variable were seen to hang
 _COST = 0.03  # Minimum cost that is notified: two attempts of the same setting differ by less.
 
 
-class LaunchBlocking(AttemptRule):
-    """The comparison, made once the attempt's level is known."""
+class LaunchBlocking(Rule):
+    """Has no memory: the rule `slowdown` knows the levels of the attempts."""
 
     name = "launch_blocking"
     is_level = True
-    finding = Rule.finding  # the cost is known again after some steps
-
-    at: float | None = None
-    """Instant of the comparison."""
-
-    def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """Return True if the attempt's level has just become known, so that it can be compared."""
-        if self.at is not None or not steps[-1].counted:
-            return False  # this attempt has been compared
-        segments = slowdown.Slowdown.of(state).segments
-        if not segments or segments[-1].attempt != state.attempt.number:
-            return False
-        self.at = steps[-1].at
-        return True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
-        """Compare the present attempt with the last one of the other setting."""
-        attempt = state.attempt
-        if self.attempt != attempt.number or self.at is None:
-            return UNKNOWN
-        segments = slowdown.Slowdown.of(state).segments
-        here = next((segment for segment in reversed(segments) if segment.attempt == attempt.number), None)
+        """Compare the present attempt, once its level is known, with the last one of the other setting."""
+        segments, number = slowdown.Slowdown.of(state).segments, state.attempt.number
+        here = next((segment for segment in reversed(segments) if segment.attempt == number), None)
         if here is None:
             return UNKNOWN
         if not here.is_blocking:
@@ -77,7 +58,7 @@ class LaunchBlocking(AttemptRule):
             "cuda_launch_blocking": "1",
             **(messages.evidence(found, None) if found is not None else {}),
         }
-        return Finding("firing", "warning", summary, evidence, onset=here.first_iteration, since=self.at)
+        return Finding("firing", "warning", summary, evidence, onset=here.first_iteration, since=here.at)
 
 
 def _where(found: Attribution | None) -> str:

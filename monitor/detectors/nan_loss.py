@@ -66,8 +66,6 @@ class NanLoss(AttemptRule):
     """Name of the loss. Empty: the main one."""
     finite: list[str] = field(default_factory=list)
     """Further losses that were finite at least once. Others are not computed."""
-    engine: str = ""
-    """What the engine's own line printed beside a missing loss."""
     format: str | None = None
     """Format of these lines: another program prints other values."""
     handed_on = ("printed", "last_loss", "finite", "format")
@@ -88,10 +86,8 @@ class NanLoss(AttemptRule):
                 continue
             elif step.reported and source == "trainer":
                 changed |= self._trainers(step, loss)
-            else:
-                self.engine = _form(loss)
-                if step.reported:
-                    changed |= self._enter(step, self.engine)
+            elif step.reported:
+                changed |= self._enter(step, _form(loss))
         return changed
 
     def _line(self, step: Step, checkpoint: int | None) -> bool:
@@ -188,7 +184,6 @@ class NanLoss(AttemptRule):
             "last_finite_lm_loss": self.last_loss if finite is not None else None,
             "last_finite_iteration": finite,
             "loss_scale": scale,
-            "engine_loss": self.engine or None,
         }
         gone = finite and finite < self.onset  # the loss itself may still be printed
         last = f"; last {self.last_loss:.4g} at iteration {finite}" if gone else ""

@@ -52,11 +52,13 @@ def _layout_of(state: RunState, step: Step) -> str:
 
 
 def begin_segment(state: RunState, memory: SlowdownMemory, track: Level, step: Step) -> bool:
-    """Compare an attempt with the ones before it, because its level is now known."""
+    """Compare an attempt with the ones before it, because its level is now known. Return True: launch_blocking.py
+    compares it, too.
+    """
     assert track.value is not None
     key, at, iteration = _layout_of(state, step), step.at, step.iteration
     segment = Segment(
-        key, memory.attempt, state.attempt.first_iteration or iteration, track.value,
+        key, memory.attempt, state.attempt.first_iteration or iteration, track.value, at,
         nodes_of(state)[:512], state.attempt.environment.get("CUDA_LAUNCH_BLOCKING"), memory.window.usual(),
         state.attempt.environment.get(CLOCK),
     )  # fmt: skip
@@ -71,9 +73,9 @@ def begin_segment(state: RunState, memory: SlowdownMemory, track: Level, step: S
         else:
             shift.level = track.value
         return True
-    if not previous or (key.strip("?/") == "" and _begins_anew(state, step)):
-        return False
-    return _compare(memory, track, segment, previous, at)
+    if previous and not (key.strip("?/") == "" and _begins_anew(state, step)):
+        _compare(memory, track, segment, previous, at)
+    return True
 
 
 def _previous_segments(memory: SlowdownMemory, segment: Segment) -> list[Segment]:

@@ -60,6 +60,8 @@ class Segment(Struct):
     attempt: int
     first_iteration: int
     level: float
+    at: float = 0.0
+    """Instant at which the level was known."""
     nodes: list[str] = field(default_factory=list)
     launch_blocking: str | None = None
     profile: Profile | None = None

@@ -47,16 +47,6 @@ def test_a_reward_of_hf_trainer() -> None:
         assert log.incidents == told
 
 
-def test_the_engine_tells_which_it_is() -> None:
-    """The microsoft fork's engine prints its own line before the loop's."""
-    log = TrainingLog()
-    for iteration in range(1, 20):
-        log.feed(f"steps: {iteration} loss: 2.5000 iter time (s): 105.2 samples/sec: 19.4\n" + bloom(iteration, 2.5))
-    log.feed("steps: 20 loss: nan iter time (s): 105.2 samples/sec: 19.4\n" + bloom(20, None, "nan"))
-    reported = log.firings("nan_loss")[0]
-    assert (reported.evidence["form"], reported.evidence["engine_loss"]) == ("gone", "nan")
-
-
 def test_every_step_skipped_is_no_nan() -> None:
     """Near miss: the interval has no loss because the loss scale was searched for, and the counter says so."""
     log = TrainingLog()
