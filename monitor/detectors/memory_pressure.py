@@ -1,6 +1,6 @@
 """The rule `memory_pressure`: the memory of a device or host is nearly full.
 
-The size of a device is known from its name in the log or from an out-of-memory line.
+The size of a device is known from the report of its memory, from its name in the log or from an out-of-memory line.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ _HOST_NEAR = 0.95  # Share of the host: IDEFICS exited by itself at this share b
 
 
 def device_bytes(state: RunState) -> int | None:
-    """Return the memory of one GPU in bytes, by its name or by an out-of-memory line. None: unknown."""
-    known = gpus.memory_of_rank(state.attempt.topology.gpu_name)
+    """Return the memory of one GPU in bytes, as printed, by its name or by an out-of-memory line. None: unknown."""
+    known = state.attempt.memory.device_bytes or gpus.memory_of_rank(state.attempt.topology.gpu_name)
     return MemoryPressure.of(state).device_bytes if known is None else known
 
 

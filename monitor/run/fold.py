@@ -218,12 +218,15 @@ def _on_memory(state: RunState, event: events.MemoryReported, _context: EventCon
     memory = state.attempt.memory
     if event.host_used_bytes is not None or event.host_used_ratio is not None:
         memory.host_used_ratio = event.host_used_ratio
+    memory.device_bytes = event.device_bytes or memory.device_bytes
     reported = (event.allocated_bytes, event.max_allocated_bytes, event.reserved_bytes, event.max_reserved_bytes)
     if all(value is None for value in reported):
         return False
     report = f"{event.iteration}/{event.occasion}"
     if memory.report != report:
-        state.attempt.memory = memory = MemoryPeaks(host_used_ratio=memory.host_used_ratio, report=report)
+        state.attempt.memory = memory = MemoryPeaks(
+            host_used_ratio=memory.host_used_ratio, device_bytes=memory.device_bytes, report=report
+        )
     memory.allocated = _larger(memory.allocated, event.allocated_bytes)
     memory.max_allocated = _larger(memory.max_allocated, event.max_allocated_bytes)
     memory.reserved = _larger(memory.reserved, event.reserved_bytes)

@@ -94,6 +94,8 @@ class MemoryPeaks(Struct):
     reserved: int | None = None
     max_reserved: int | None = None
     host_used_ratio: float | None = None
+    device_bytes: int | None = None
+    """Memory of a GPU."""
     report: str = ""
     """Iteration and occasion of the report, as printed."""
 

@@ -18,6 +18,8 @@ class MemoryReported(Event, frozen=True, kw_only=True, gc=False, tag="memory"):
     max_allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     max_reserved_bytes: int | None = None
+    device_bytes: int | None = None
+    """Memory of the GPU."""
     host_used_bytes: int | None = None
     host_used_ratio: float | None = None
 

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from megatron_monitor.parsers.declared import TABLES
 from megatron_monitor.parsers.engine.fields import (
     NUMBER,
+    byte_size,
     duration,
     finite,
     integer,
@@ -29,7 +30,7 @@ from megatron_monitor.parsers.engine.fields import (
 )
 from megatron_monitor.parsers.engine.scan import Line, Rule
 from megatron_monitor.parsers.engine.spans import Span, Spanned
-from megatron_monitor.parsers.events import Event, IterationLogged, Malformed
+from megatron_monitor.parsers.events import Event, IterationLogged, Malformed, MemoryReported
 from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.programs import ARGONNE, recognised
 
@@ -55,8 +56,17 @@ _Convert = Callable[[str], Any]
 _Split = Callable[[str], tuple[str, str] | None]
 
 
+def used_of_device(text: str) -> dict[str, int] | None:
+    """Return the first and the third of `150.00GB/105.98GB/255.98GB/58.60%`: what the processes use of a GPU's memory,
+    and all of it.
+    """
+    sizes = [byte_size(part) for part in text.split("/")[:3]]
+    used, _, whole = sizes if len(sizes) == 3 else (None,) * 3
+    return {"reserved_bytes": used, "device_bytes": whole} if used and whole else None
+
+
 _READ: dict[str, _Convert] = {
-    read.__name__: read for read in (duration, finite, integer, milliseconds, number, ratio, teraflops)
+    read.__name__: read for read in (duration, finite, integer, milliseconds, number, ratio, teraflops, used_of_device)
 }
 FIELDS: dict[str, tuple[str, _Convert]] = {
     name: (attribute, _READ[how]) for name, (attribute, how) in TABLES["megatron"].items()
@@ -176,9 +186,16 @@ def iterations(
                 "iteration": line.span(match.span(1), int), "train_iterations": total, "losses": found.losses,
                 "format": format_name or recognised(found.names),
             }  # fmt: skip
+            memory = found.values.pop("memory", None)
             yield Spanned(IterationLogged, values | found.values | line.origin_spans)
+            if memory is not None and memory.value is not None:
+                yield Spanned(_reported, {"iteration": values["iteration"], "memory": memory} | line.origin_spans)
         elif not before and found.names:
             yield Malformed(rule=f"{format_name or 'megatron'}.iteration", text=text.strip()[:500], **line.origin)
+
+
+def _reported(memory: dict[str, Any], **others: Any) -> MemoryReported:
+    return MemoryReported(occasion="step", **memory, **others)
 
 
 def _is_word(character: str) -> bool:
