@@ -11,7 +11,6 @@ from megatron_monitor.parsers.formats import (
     hf_settings,
     megatron,
     megatron_reports,
-    mpich,
     stamps,
     torchrun,
     tracebacks,
@@ -20,12 +19,12 @@ from megatron_monitor.parsers.formats import (
 from megatron_monitor.parsers.patterns import Guarded
 
 _ORDER = (
-    "neox", "megatron", "hf-trainer", "dllogger", "deepspeed", "megatron_reports", "arguments",
-    "slurm", "batch", "nccl", "failures", "tracebacks", "pytorch", "torchrun", "launchers", "mpich", "system",
+    "neox", "megatron", "hf-trainer", "dllogger", "deepspeed", "megatron_reports", "nvrx", "arguments",
+    "slurm", "batch", "nccl", "failures", "tracebacks", "pytorch", "torchrun", "launchers", "system",
     "environment", "gpu", "generation-engines", "hf_settings", "documents", "unread",
 )  # fmt: skip
 """Names in parsers/formats: a module, a file (`.yaml`), or the file after the module of its name."""
-_CODE = (arguments, batch, hf_settings, megatron, megatron_reports, mpich, torchrun, tracebacks, unread)
+_CODE = (arguments, batch, hf_settings, megatron, megatron_reports, torchrun, tracebacks, unread)
 _FILES = {log_format.name: log_format for log_format in built_in()}
 _MODULES = {module.__name__.rpartition(".")[2]: module for module in _CODE}
 _CODE_RULES: tuple[Rule, ...] = tuple(

@@ -1,4 +1,5 @@
-"""The rule `straggler`: Megatron's straggler report names the same rank again and again, and this rank is slower.
+"""The rule `straggler`: the straggler reports (Megatron's, NVRx's) name the same rank again and again, and this rank is
+slower.
 
 Pipeline stages differ by design (the first has the embeddings, the last has the loss), so that in a pipeline only an
 increase since the first reports counts. Once iterations are slower, the rule `slowdown` reports it with its cause. This
@@ -47,10 +48,9 @@ class Straggler(AttemptRule):
     def on_event(self, state: RunState, event: StragglerReported, _settings: RuleSettings) -> bool:
         """A report names the rank with the lowest throughput."""
         attempt = state.attempt
-        lowest, highest = event.values.get("MnEtpt"), event.values.get("MxEtpt")
-        if lowest is None or highest is None or not 0 < lowest[0] <= highest[0]:
+        if not 0 < event.lowest <= event.highest:
             return False
-        share, rank = math.log(highest[0] / lowest[0]), lowest[1]
+        share, rank = math.log(event.highest / event.lowest), event.slowest
         self.reports = self.reports + 1 if rank == self.named else 1
         self.named = rank
         self.shares.append(share)

@@ -13,8 +13,8 @@ from msgspec import field
 
 from megatron_monitor.parsers.declared.expressions import Expressions
 from megatron_monitor.parsers.declared.marks import LineMark
-from megatron_monitor.parsers.declared.reading import Head, LineReader, pairs_in
-from megatron_monitor.parsers.declared.schema import Format
+from megatron_monitor.parsers.declared.reading import LineReader
+from megatron_monitor.parsers.declared.schema import Format, LineSpec
 from megatron_monitor.parsers.engine.prefixes import Prefix
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
 from megatron_monitor.parsers.engine.spans import Spanned
@@ -27,9 +27,15 @@ _FOREIGN = 2  # maximum lines of other ranks in a block that is not complete yet
 
 
 class BlockRule(Gatherer):
-    """A head line and the lines below it. `readings` are the readings of the head line's mark."""
+    """A head line and the lines below it. They are read as one line: the head, then the other lines, separated by
+    `spec.separator`.
+    """
 
-    readings: ClassVar[tuple[LineReader, ...]] = ()
+    spec: ClassVar[LineSpec]
+    head_of: ClassVar[Callable[[Line], str | None]]
+    """Returns the text of a head line, None for another line."""
+    read: ClassVar[Callable[[Line], Iterable[Event | Spanned]]]
+
     head: str
     lines: list[str] = field(default_factory=list)
     rank: int | None = None
@@ -45,38 +51,52 @@ class BlockRule(Gatherer):
         """True: `close` returns whether the block is complete."""
         return True
 
+    @property
+    def shown(self) -> str:
+        """The head line: the line that ends the block has nothing to do with it."""
+        return self.head
+
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         """Take a line of the block, or return the block's event."""
-        first = self.readings[0]
-        spec = first.spec
+        spec = self.spec
         if line.text.startswith(spec.indent) and len(self.lines) < _MAX_BLOCK:
             text = line.text[len(spec.indent) :].strip()
             if text:
                 self.lines.append(text[:_MAX_TEXT])
                 self.ended = self.ended or (spec.ends != "" and text.startswith(spec.ends))
+            if spec.until and text.startswith(spec.until):
+                return self.close(), True, True
             return [], True, False
-        begins = first.head(line) is not None
+        begins = type(self).head_of(line) is not None
         if not spec.ends:
             self.foreign += bool(line.text.strip())
-            whole = begins or self.foreign > (0 if self._enough() else _FOREIGN)
-        else:
-            whole = self.ended
-        if whole:
+            if begins or self.foreign > _FOREIGN or (self.foreign and self.lines and self.close()):
+                return self.close(), False, True
+        elif self.ended:
             return self.close(), False, True
         return [], False, begins  # a block that begins again was cut off
 
-    def _enough(self) -> bool:
-        """Return True if the block has all required names."""
-        below = self.readings[0].spec.separator.join(self.lines)
-        return bool(below) and any(reading.wanted(pairs_in(below, reading.spec)) for reading in self.readings)
-
     def close(self) -> list[Event]:
         """Return the block's event."""
-        if self.readings[0].spec.ends and not self.ended:
+        if self.spec.ends and not self.ended:
             return []
-        line = Line(self.head, Prefix(rank=self.rank, node=self.node, logged_at=self.logged_at))
-        below = self.readings[0].spec.separator.join(self.lines)
-        return [event for said in _answer(self.readings, below, line) for event in said.events()]
+        text = self.head + self.spec.separator.join(self.lines)
+        line = Line(text, Prefix(rank=self.rank, node=self.node, logged_at=self.logged_at))
+        found = (said.events() if isinstance(said, Spanned) else [said] for said in type(self).read(line))
+        return [event for events in found for event in events]
+
+
+def _block(name: str, anchors: tuple[bytes, ...], spec: LineSpec, head_of: Any, read: Any) -> Rule:
+    """Return the rule that gathers blocks and reads each one as a line."""
+    members = {"spec": spec, "head_of": staticmethod(head_of), "read": staticmethod(read), "__doc__": BlockRule.__doc__}
+    block = type("Block", (BlockRule,), members)
+
+    def opened(line: Line) -> Iterator[Gatherer]:
+        head = head_of(line)
+        if head is not None:
+            yield block(head, [], line.origin["rank"], line.origin["node"], line.origin["logged_at"])
+
+    return Rule(name, anchors, opened)
 
 
 def rules_of(log_formats: Iterable[Format]) -> tuple[Rule, ...]:
@@ -101,46 +121,34 @@ def expressions_of(log_format: Format, make: Callable[[str], Any] = lazy) -> tup
     for name, several in groupby(rows, lambda spec: spec.rule or f"{log_format.name}.{spec.means}"):
         specs = tuple(several)
         one, anchors = Expressions(specs, make), tuple(anchor.encode() for spec in specs for anchor in spec.anchors)
-        found.append(Rule(name, anchors, one.read, one.by_shape, any(spec.any_width for spec in specs)))
+        if specs[0].form == "block":
+            found.append(_block(name, anchors, specs[0], partial(_head_with, specs[0]), one.read))
+        else:
+            found.append(Rule(name, anchors, one.read, one.by_shape, any(spec.any_width for spec in specs)))
     return tuple(found)
+
+
+def _head_with(spec: LineSpec, line: Line) -> str | None:
+    return f"{line.text}{spec.separator}" if any(anchor in line.text for anchor in spec.anchors) else None
 
 
 def _rule(log_format: Format, readings: tuple[LineReader, ...]) -> Rule:
     first = readings[0]
-    name = f"{log_format.name}.{first.spec.means}"
-    if any(reading.spec.form == "block" for reading in readings):
-        block = type("Block", (BlockRule,), {"readings": readings, "__doc__": BlockRule.__doc__})
-        return Rule(name, (first.mark.anchor.encode(),), partial(_opened, readings, block))
-    plain = not any(reading.by_digits for reading in readings)
-    return Rule(name, (first.mark.anchor.encode(),), partial(_answer, readings, None), by_shape=plain)
+    name, anchors, read = (
+        f"{log_format.name}.{first.spec.means}",
+        (first.mark.anchor.encode(),),
+        partial(_answer, readings),
+    )
+    if first.spec.form == "block":
+        return _block(name, anchors, first.spec, lambda line: _head_text(first, line), read)
+    return Rule(name, anchors, read, by_shape=not any(reading.by_digits for reading in readings))
 
 
-def _opened(readings: tuple[LineReader, ...], block: Any, line: Line) -> Iterator[Gatherer]:
-    """Return the gatherer for a line that opens a block."""
-    if readings[0].head(line) is not None:
-        yield block(line.text, [], line.origin["rank"], line.origin["node"], line.origin["logged_at"])
+def _head_text(reading: LineReader, line: Line) -> str | None:
+    head = reading.head(line)
+    return None if head is None else line.text[: head.start]
 
 
-def _answer(readings: tuple[LineReader, ...], below: str | None, line: Line) -> Iterator[Spanned]:
-    """Return the answer of the first reading that matches. `below`: the lines of a block. All readings have the same
-    mark, which is searched once. Names and values are cut once per way of cutting.
-    """
-    heads: dict[tuple[bool, bool], Head | None] = {}
-    pieces: dict[tuple[object, ...], dict[str, str]] = {}
-    for reading in readings:
-        at = reading.place
-        if at not in heads:
-            heads[at] = reading.head(line)
-        head = heads[at]
-        if head is None:
-            continue
-        way = (at, *reading.way)
-        if way not in pieces:
-            pieces[way] = pairs_in(head.rest if below is None else below, reading.spec)
-        found = pieces[way]
-        if not reading.wanted(found):
-            continue
-        said = reading.events(head, found, line)
-        if said:
-            yield from said
-            return
+def _answer(readings: tuple[LineReader, ...], line: Line) -> list[Spanned]:
+    """Return the answer of the first reading that matches."""
+    return next((said for reading in readings if (said := reading.read(line))), [])

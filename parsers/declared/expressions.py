@@ -60,6 +60,7 @@ class _Expression:
         self._reads = {name: CONVERTERS[how] if isinstance(how, str) else how.get for name, how in spec.reads.items()}
         self._fields = {field.name: _usual(field.type) for field in known}
         groups = set(_GROUP.findall(" ".join((spec.regex, *spec.extras))))
+        self._has_pairs = spec.form in ("pairs", "json")
         self._of_line = [] if spec.form else sorted(self._reads.keys() - groups)
         self._spans = by_shape and not self._of_line
 
@@ -76,8 +77,8 @@ class _Expression:
             for name, text in one.groupdict().items()
             if text is not None
         }
-        behind = self._pairs(line, match.end(), end) if spec.form else {}
-        if spec.form and not behind:
+        behind = self._pairs(line, match.end(), end) if self._has_pairs else {}
+        if self._has_pairs and not behind:
             return
         fields = self._values_of(spans) | behind
         values = {name: value_of(span) for name, span in fields.items()}

@@ -66,10 +66,6 @@ class LineReader:
     def __init__(self, log_format: Format, spec: LineSpec, prefixes: tuple[LineMark, ...]) -> None:
         self.spec = spec
         self.mark = LineMark(spec.line)
-        self.place = (spec.whole, spec.prefixed)
-        """Readings with equal mark and place have the same head."""
-        self.way = (spec.form, spec.separator, spec.assign, spec.until)
-        """Readings with equal ways of cutting have the same names and values."""
         self._format = log_format.name
         self._prefixes = prefixes
         self._targets: dict[str, tuple[str, Convert]] = {
@@ -113,7 +109,15 @@ class LineReader:
         first = max(text.rfind("{", start, match.start()), start)
         return Head(values, text[first : match.start()] + text[match.end() :], first)
 
-    def wanted(self, found: Mapping[str, str]) -> bool:
+    def read(self, line: Line) -> list[Spanned]:
+        """Return the events of the line, or nothing if it does not match."""
+        head = self.head(line)
+        if head is None:
+            return []
+        found = pairs_in(head.rest, self.spec)
+        return self._events(head, found, line) if self._wanted(found) else []
+
+    def _wanted(self, found: Mapping[str, str]) -> bool:
         """Return True if the line has the names and values that the spec requires."""
         spec = self.spec
         return (
@@ -124,8 +128,7 @@ class LineReader:
 
     # --- its events -------------------------------------------------------------------------------------------------
 
-    def events(self, head: Head, found: Mapping[str, str], line: Line) -> list[Spanned]:
-        """Return the events of the line, or nothing if it does not match."""
+    def _events(self, head: Head, found: Mapping[str, str], line: Line) -> list[Spanned]:
         values: dict[str, Any] = {**self.spec.given}
         for target, span in head.values.items():
             values[target] = (span,) if target in PARTS else span

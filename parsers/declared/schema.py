@@ -154,7 +154,9 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     assign: str = ":"
     """Text between a name and its value. A blank: the value is the last word."""
     until: str = ""
-    """Text at which the pairs end. Empty: at the end of the line."""
+    """Text at which the pairs end, or with which the last line of a block begins. Empty: at the end of the line, or at
+    the first line without the block's indent.
+    """
     indent: str = " "
     """Text with which each line of a block begins."""
     ends: str = ""

@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import Any, Final
 
 from megatron_monitor.parsers.declared import TABLES
-from megatron_monitor.parsers.declared.failures import device_bytes, named, signal_name
+from megatron_monitor.parsers.declared.failures import SIGNALS, device_bytes, named, signal_name
 from megatron_monitor.parsers.engine import fields
 from megatron_monitor.parsers.engine.prefixes import iso_time
 from megatron_monitor.parsers.patterns import lazy
@@ -243,6 +243,7 @@ CONVERTERS: Final[dict[str, Convert]] = {
     "without quotes": lambda text: text.strip("\"'"),
     "small letters": str.lower,
     "of a signal": lambda text: -int(text),
+    "of a signal or a code": lambda text: -int(text) if int(text) in SIGNALS else int(text),
     "name of a signal": lambda text: signal_name(int(text)) if text.isdecimal() else text,
     "failure of a GPU": partial(named, kinds=("gpu",)),
     "failure of a worker": partial(named, kinds=("worker",)),

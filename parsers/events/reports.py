@@ -44,9 +44,13 @@ class TimersReported(Event, frozen=True, kw_only=True, gc=False, tag="timers"):
 
 
 class StragglerReported(Event, frozen=True, kw_only=True, gc=False, tag="straggler"):
-    """Megatron's StragglerDetector: name -> (value, rank). Power is in milliwatts although its label is W."""
+    """A comparison of the ranks' speed, in a unit of the report: of the slowest rank, which one it is, and of the
+    fastest.
+    """
 
-    values: dict[str, tuple[float, int]]
+    lowest: float
+    slowest: int
+    highest: float
 
 
 class ThroughputReported(Event, frozen=True, kw_only=True, gc=False, tag="throughput"):

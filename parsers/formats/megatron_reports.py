@@ -1,26 +1,18 @@
-"""Reads two of Megatron's reports: the times of each rank, one block per timer, and the stragglers, whose power is in
-milliwatts although its label is W. megatron.yaml reads the others.
-"""
+"""Reads Megatron's report of the times of each rank, one block per timer. megatron.yaml reads the other reports."""
 
 from collections.abc import Iterator
 
 from msgspec import field
 
-from megatron_monitor.parsers.engine.fields import finite, milliseconds
+from megatron_monitor.parsers.engine.fields import milliseconds
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
-from megatron_monitor.parsers.events import (
-    Event,
-    StragglerReported,
-    TimersReported,
-)
+from megatron_monitor.parsers.events import Event, TimersReported
 from megatron_monitor.parsers.patterns import lazy
 
 # `  forward-compute:` and `     rank  3: 306.62` under `times across ranks (ms):`
 _NAMED = lazy(r"^[ ]{2}([A-Za-z][\w/ .-]{0,80}):\s*$")
 _OF_RANK = lazy(r"^[ ]{5}rank[ ]{1,6}(\d{1,7}): (\d{1,12}\.\d{1,12})\s*$")
 _MOST_RANKS = 100_000  # maximum ranks of one timer
-# `| MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 | MnPwr/Rnk: 601796W/8 | MnEtpt/Rnk: 296.02TF/0`
-_STRAGGLER = lazy(r"\b(M[nx]\w{1,10})/Rnk: ([\d.]{1,20})(ms|W|TF|C|MHz|%)?/(\d{1,7})")
 
 
 class RankTimesGatherer(Gatherer):
@@ -57,19 +49,6 @@ def read_all_ranks(line: Line) -> Iterator[Event | Gatherer]:
         yield RankTimesGatherer()
 
 
-def read_straggler(line: Line) -> Iterator[Event]:
-    """Read StragglerDetector's report. Milliseconds become seconds, milliwatts become watts."""
-    scale = {"ms": 1e-3, "W": 1e-3}
-    values = {
-        name: (round(float(value) * scale.get(unit, 1.0), 9), int(rank))
-        for name, value, unit, rank in _STRAGGLER.findall(line.text)
-        if finite(value) is not None and value.count(".") <= 1
-    }
-    if values:
-        yield StragglerReported(values=values, **line.origin)
-
-
 RULES: tuple[Rule, ...] = (
     Rule("megatron.rank_times", (b"times across ranks (ms):",), read_all_ranks, opens=RankTimesGatherer),
-    Rule("megatron.straggler", (b"/Rnk: ",), read_straggler),
 )

@@ -30,14 +30,22 @@ REPORT = (
 )
 
 
-def reports(pp: int, slow: float, rank: int | None) -> Iterator[tuple[float, str]]:
-    """Iteration lines with Megatron's straggler report behind each: `slow` from the twentieth on, a rank or any."""
+NVRX = (
+    "GPU relative performance:\n Worst performing 1/32 ranks:\n  Rank={2} Node=node04 Score={1:.2f}\n"
+    " Best performing 1/32 ranks:\n  Rank=9 Node=node02 Score=1.00\n\n"
+)
+
+
+def reports(
+    pp: int, slow: float, rank: int | None, report: str = REPORT, usual: float = 290.0
+) -> Iterator[tuple[float, str]]:
+    """Iteration lines with a straggler report behind each: `slow` from the twentieth on, a rank or any."""
     sizes = f"data-parallel-size: {32 // pp}, tensor-model-parallel size: 1, pipeline-model-parallel size: {pp}"
     yield 0.0, f"using world size: 32, {sizes} \n"
     for number in range(1, 60):
-        least = 290.0 * (1 if number < 20 else 1 - slow)
+        least = usual * (1 if number < 20 else 1 - slow)
         lowest = rank if rank is not None else number % 32
-        yield 2.0 * number, ITERATION.format(number, 32 * number) + REPORT.format(number, least, lowest)
+        yield 2.0 * number, ITERATION.format(number, 32 * number) + report.format(number, least, lowest)
 
 
 @pytest.mark.parametrize(("pp", "slow", "rank"), [(1, 0.0, 11), (1, 0.06, None), (4, 0.0, 31)])
@@ -52,3 +60,10 @@ def test_a_rank_that_lags_is_named_with_the_gpus_that_wait_for_it(pp: int, slow:
     reported = play(reports(pp, slow, 31)).of("straggler", display_only=True)
     assert (reported[0].evidence["rank"], reported[0].evidence["gpus_waiting"]) == (31, 31)
     assert "rank 31 computes" in reported[0].summary
+
+
+def test_reports_of_nvrx_name_a_rank() -> None:
+    """Their scores are shares of the fastest rank's speed."""
+    (reported, *_) = play(reports(1, 0.08, 31, NVRX, 0.99)).of("straggler", display_only=True)
+    assert reported.evidence["rank"] == 31
+    assert "rank 31 computes 5.4 % longer" in reported.summary  # the scores are rounded
