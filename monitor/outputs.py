@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -94,16 +95,10 @@ class Pushgateway(Output, frozen=True, kw_only=True, tag_field="type", tag="push
         HTTPException.
         """
 
-        def handler(
-            url: str,
-            method: str,
-            timeout: float | None,
-            headers: list[tuple[str, str]],
-            data: bytes,  # noqa: ARG001
-        ) -> Callable[[], None]:
-            return default_handler(url, method, timeout, headers, page)
+        def sender(data: bytes, **request: Any) -> Callable[[], None]:  # noqa: ARG001
+            return default_handler(**request, data=page)
 
-        push_to_gateway(self.url, self.job, _EMPTY, {"instance": instance}, self.timeout, handler)
+        push_to_gateway(self.url, self.job, _EMPTY, {"instance": instance}, self.timeout, sender)
 
     def remove(self, instance: str) -> None:
         """Delete the group, because a gateway shows the last push forever. Raises OSError or HTTPException."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from megatron_monitor.config.decode import decode
 from megatron_monitor.config.document import ConfigError, ConfigProblem
 from megatron_monitor.config.schema import Config, TlsServer, Watch, Web
-from megatron_monitor.config.yaml_text import override, read_yaml
+from megatron_monitor.config.yaml_text import override, read_file, read_yaml
 from megatron_monitor.scalars import compiled, host_and_port
 
 __all__ = [
@@ -45,8 +45,7 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
     Raises ConfigError with every problem, in the file's order, overrides last.
     """
     name, base = (str(source), str(source.parent)) if isinstance(source, Path) else (None, "")
-    text = _text(source) if isinstance(source, Path) else source
-    document = read_yaml(text)
+    document = read_file(source) if isinstance(source, Path) else read_yaml(source)
     for setting in overrides:
         override(document, setting)
     document.base = base
@@ -55,13 +54,3 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
     if config is None:
         raise ConfigError(sorted(document.problems, key=lambda one: (one.line is None, one.line or 0)), name)
     return config
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        problem = ConfigProblem("", f"not UTF-8 text, from byte {error.start}")
-    except OSError as error:
-        problem = ConfigProblem("", error.strerror or str(error))
-    raise ConfigError([problem], str(path))

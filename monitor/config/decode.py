@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec import inspect
 
-from megatron_monitor.config.document import Document, Path
+from megatron_monitor.config.document import Document, KeyPath
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def decode(document: Document, target: type[T]) -> T | None:
     return None if value is _INVALID or document.problems else cast("T", value)
 
 
-def _build(document: Document, info: inspect.Type, raw: Any, path: Path) -> Any:
+def _build(document: Document, info: inspect.Type, raw: Any, path: KeyPath) -> Any:
     extra: dict[str, Any] = {}
     while isinstance(info, inspect.Metadata):
         extra |= {**(info.extra or {}), **(info.extra_json_schema or {})}
@@ -57,7 +57,7 @@ def _build(document: Document, info: inspect.Type, raw: Any, path: Path) -> Any:
     return _scalar(document, info, raw, path, extra)
 
 
-def _scalar(document: Document, info: inspect.Type, raw: Any, path: Path, extra: dict[str, Any]) -> Any:
+def _scalar(document: Document, info: inspect.Type, raw: Any, path: KeyPath, extra: dict[str, Any]) -> Any:
     try:
         value = _read(info, raw, extra)
     except ValueError as error:
@@ -128,7 +128,7 @@ def _shown(raw: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _listed(document: Document, info: inspect.VarTupleType, raw: Any, path: Path, extra: dict[str, Any]) -> Any:
+def _listed(document: Document, info: inspect.VarTupleType, raw: Any, path: KeyPath, extra: dict[str, Any]) -> Any:
     raw = [] if raw is None else raw
     if not isinstance(raw, list):
         document.problem(path, f"expected a list, got {_shown(raw)}")
@@ -150,7 +150,7 @@ def _listed(document: Document, info: inspect.VarTupleType, raw: Any, path: Path
     return _INVALID if _INVALID in items else tuple(items)
 
 
-def _mapping(document: Document, raw: Any, path: Path) -> dict[str, Any] | None:
+def _mapping(document: Document, raw: Any, path: KeyPath) -> dict[str, Any] | None:
     """Return the mapping; None and a problem if the value is not a mapping."""
     if raw is None or isinstance(raw, dict):
         return raw or {}
@@ -158,7 +158,7 @@ def _mapping(document: Document, raw: Any, path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _keyed(document: Document, info: inspect.DictType, raw: Any, path: Path) -> Any:
+def _keyed(document: Document, info: inspect.DictType, raw: Any, path: KeyPath) -> Any:
     if (raw := _mapping(document, raw, path)) is None:
         return _INVALID
     names = [_build(document, info.key_type, key, (*path, key)) for key in raw]
@@ -166,7 +166,7 @@ def _keyed(document: Document, info: inspect.DictType, raw: Any, path: Path) -> 
     return _INVALID if _INVALID in (*names, *built.values()) else built
 
 
-def _tagged(document: Document, kinds: list[inspect.StructType], raw: Any, path: Path) -> Any:
+def _tagged(document: Document, kinds: list[inspect.StructType], raw: Any, path: KeyPath) -> Any:
     """Build one of several classes, selected by the mapping's tag (`type: webhook`)."""
     field, tags = str(kinds[0].tag_field), [str(kind.tag) for kind in kinds]
     if not isinstance(raw, dict):
@@ -181,7 +181,7 @@ def _tagged(document: Document, kinds: list[inspect.StructType], raw: Any, path:
     return _INVALID
 
 
-def _mapped(document: Document, info: inspect.StructType, raw: Any, path: Path) -> Any:
+def _mapped(document: Document, info: inspect.StructType, raw: Any, path: KeyPath) -> Any:
     if (raw := _mapping(document, raw, path)) is None:
         return _INVALID
     fields = {field.encode_name: field for field in info.fields}
@@ -202,7 +202,7 @@ def _mapped(document: Document, info: inspect.StructType, raw: Any, path: Path) 
     return _INVALID if found else instance
 
 
-def _refuse_unknown(document: Document, raw: Mapping[str, Any], known: Iterable[str], path: Path) -> None:
+def _refuse_unknown(document: Document, raw: Mapping[str, Any], known: Iterable[str], path: KeyPath) -> None:
     names = list(known)
     for key in raw:
         if key in names:

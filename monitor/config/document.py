@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Keys and list indices from the document's root."""
 
 
@@ -39,7 +39,7 @@ class ConfigError(Exception):
         return f"{self.source}:{line} {problem}"
 
 
-def dotted(path: Path) -> str:
+def dotted(path: KeyPath) -> str:
     """Return the path as people write it, such as `runs.0.paths`, with unprintable characters escaped."""
     return ".".join("".join(c if c.isprintable() else repr(c)[1:-1] for c in str(part))[:100] for part in path)
 
@@ -48,13 +48,13 @@ class Document(Struct):
     """The content of a YAML text (`value`), the line of each path, and the problems found so far."""
 
     value: Any = None
-    lines: dict[Path, int | None] = field(default_factory=dict)
+    lines: dict[KeyPath, int | None] = field(default_factory=dict)
     """None: set by `--set`."""
     problems: list[ConfigProblem] = field(default_factory=list)
     base: str = ""
     """Directory at which relative paths start. Empty: the working directory."""
 
-    def problem(self, path: Path, message: str, suggestion: str | None = None) -> None:
+    def problem(self, path: KeyPath, message: str, suggestion: str | None = None) -> None:
         """Add a problem at `path`, with the line of the nearest enclosing value that has one."""
         above = (path[:length] for length in range(len(path), -1, -1))
         line = next((self.lines[place] for place in above if place in self.lines), None)

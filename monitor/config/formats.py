@@ -8,12 +8,11 @@ from pathlib import Path
 
 from megatron_monitor.config.decode import decode
 from megatron_monitor.config.document import ConfigError
-from megatron_monitor.config.yaml_text import read_yaml
+from megatron_monitor.config.yaml_text import read_file
 from megatron_monitor.parsers.declared.schema import Format
 from megatron_monitor.parsers.registry import rules_with
 from megatron_monitor.parsers.samples import differences
 
-_MAX_BYTES = 256 * 1024  # of a file: built-in formats have at most 6 KB, and PyYAML takes 10 s per megabyte
 _MAX_PROBLEMS = 20  # reported per file
 
 
@@ -24,13 +23,7 @@ class FormatError(ValueError):
 def format_at(name: str, base: str) -> Format:
     """Return the format of a file below the directory `base`, after a test on its samples. Raises FormatError."""
     path = Path(base) / name
-    data = _read(path)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise FormatError(f"{path}:{line}: not UTF-8 text, from byte {error.start}") from error
-    document = read_yaml(text)
+    document = read_file(path)
     if document.value is None and not document.problems:
         raise FormatError(f"{path}:1: the file is empty; `megatron-monitor formats NAME` prints an example")
     found = decode(document, Format) if not document.problems else None
@@ -42,14 +35,3 @@ def format_at(name: str, base: str) -> Format:
         more = len(document.problems) - len(shown)
         raise FormatError("; ".join([*shown, *([f"and {more} more"] if more > 0 else [])]))
     return found
-
-
-def _read(file: Path) -> bytes:
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise FormatError(f"{file}: {error.strerror or error}") from error
-    if len(data) > _MAX_BYTES:
-        raise FormatError(f"{file}: is longer than {_MAX_BYTES // 1024} KiB")
-    return data

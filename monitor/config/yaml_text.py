@@ -4,16 +4,34 @@ Any text yields values, or problems with line and column, in bounded time and me
 after aliases are bounded. A duplicate key is a problem.
 """
 
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from megatron_monitor.config.document import ConfigProblem, Document, Path, dotted
+from megatron_monitor.config.document import ConfigProblem, Document, KeyPath, dotted
 
+_MAX_BYTES: Final = 256 * 1024  # PyYAML takes 10 s per megabyte; a real file has some KB
 MAX_VALUES: Final = 20_000
 """Values after aliases are expanded. A real file has a few hundred."""
 MAX_DEPTH: Final = 30
 _SCALAR_ERRORS = (yaml.YAMLError, ValueError, ArithmeticError)  # an impossible date, an integer of 10,000 digits
+
+
+def read_file(path: Path) -> Document:
+    """Return the document in a file. Never raises."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_MAX_BYTES + 1)
+        if len(data) <= _MAX_BYTES:
+            return read_yaml(data.decode("utf-8-sig"))
+        problem = ConfigProblem("", f"is longer than {_MAX_BYTES // 1024} KiB")
+    except OSError as error:
+        problem = ConfigProblem("", error.strerror or str(error))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problem = ConfigProblem("", f"not UTF-8 text, from byte {error.start}", line)
+    return Document(problems=[problem])
 
 
 def read_yaml(text: str) -> Document:
@@ -56,7 +74,7 @@ def override(document: Document, setting: str) -> None:
         document.problems.append(ConfigProblem(dotted((key,)), "the value above this key is not a mapping"))
         return
     inside[last] = read.value
-    path: Path = (*above, last)
+    path: KeyPath = (*above, last)
     document.lines = {known: line for known, line in document.lines.items() if known[: len(path)] != path}
     for length in range(len(path) + 1):
         document.lines.setdefault(path[:length], None)
@@ -68,7 +86,7 @@ class _Reader:
     def __init__(self, document: Document, loader: yaml.SafeLoader) -> None:
         self._document, self._loader, self._values = document, loader, 0
 
-    def value(self, node: yaml.Node, path: Path) -> Any:
+    def value(self, node: yaml.Node, path: KeyPath) -> Any:
         self._values += 1
         if len(path) > MAX_DEPTH:  # also stops at a recursive alias
             raise yaml.MarkedYAMLError(None, None, f"nested more than {MAX_DEPTH} deep", node.start_mark)
@@ -87,7 +105,7 @@ class _Reader:
             self._document.problem(path, reason or "a value that YAML cannot read", "put it in quotes")
             return None
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             # The key is the text as written, also for `on:` and `2340723:`.
