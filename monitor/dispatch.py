@@ -23,6 +23,7 @@ from megatron_monitor.system.clock import Clock
 _log = logging.getLogger(__name__)
 
 _ALERTS = 60.0  # seconds after which all alerts are posted again: a restarted Alertmanager has none
+_RETRY_SECONDS = 5.0  # after a post that an Alertmanager did not accept
 
 Links = Callable[[Transition], Mapping[str, str]]
 
@@ -93,8 +94,10 @@ class Dispatcher:
         """Send what is due: messages to the notifiers' threads, all alerts to the Alertmanagers."""
         self.deliveries.turn(self.core.outbox, now)
         self._post(now)
-        for outcome, many in self.poster.turn(now).items():
+        for outcome, many in self.poster.turn().items():
             self.core.counts.add("notifications_total", *outcome, by=many)
+            if many and outcome[1] != "sent":
+                self._post_at = min(self._post_at, now + _RETRY_SECONDS)
         self.core.unposted = self.poster.failing()
 
     def _post(self, now: float) -> None:

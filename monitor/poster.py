@@ -1,10 +1,9 @@
 """Posts all alerts to each Alertmanager on its own thread, so that none delays another.
 
-Only the newest alerts matter: a failed post is repeated or replaced by a newer one.
+Only the newest alerts matter: a newer post replaces one that waits, and a failed one is followed by the next.
 """
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,7 +16,6 @@ from megatron_monitor.system.asking import Asking
 _log = logging.getLogger(__name__)
 
 _OUTCOMES: Final = ("sent", "retried", "failed")
-_RETRY_SECONDS: Final = 5.0  # seconds until a failed post is repeated
 _Content = list[dict[str, Any]]
 
 
@@ -31,12 +29,17 @@ class Poster:
     def show(self, alerts: Sequence[Alert], now: float) -> None:
         """Post these alerts to all Alertmanagers at the next turn. `now`: Unix seconds."""
         for lane in self.lanes:
-            lane.content, lane.due = lane.notifier.content(alerts, now), -math.inf
+            lane.content = lane.notifier.content(alerts, now)
 
-    def turn(self, now: float) -> Counter[tuple[str, str]]:
-        """Post what is due. Return (notifier, outcome) -> number of ended posts; outcome: sent, retried or failed."""
+    def turn(self) -> Counter[tuple[str, str]]:
+        """Post what is new, unless a post has not ended. Return (notifier, outcome) -> number of ended posts."""
         found = Counter({(lane.notifier.name, outcome): 0 for lane in self.lanes for outcome in _OUTCOMES})
-        found.update((lane.notifier.name, outcome) for lane in self.lanes for outcome in lane.turn(now))
+        for lane in self.lanes:
+            if outcomes := lane.answers():
+                lane.posting = False
+                found.update((lane.notifier.name, outcome) for outcome in outcomes)
+            if not lane.posting:
+                lane.post()
         return found
 
     def failing(self) -> dict[str, int]:
@@ -49,7 +52,7 @@ class Poster:
     def stop(self, seconds: float) -> None:
         """Post new alerts once more, each Alertmanager within so many seconds."""
         for lane in self.lanes:
-            lane.turn(math.inf)
+            lane.post()
         for lane in self.lanes:
             lane.end(seconds)
 
@@ -62,21 +65,14 @@ class _Lane(Asking[_Content, str]):
         self.notifier, self._url = notifier, api(url)
         self.content: _Content | None = None
         """Alerts to post; None if there is nothing new."""
-        self.due = -math.inf
-        self.failing = False
-        self._posted: _Content | None = None
+        self.posting = self.failing = False
 
-    def turn(self, now: float) -> list[str]:
-        """Post the alerts if they are due and the last post has ended, or at the end (`now` is infinite)."""
-        outcomes = self.answers()
-        for outcome in outcomes:
-            if outcome != "sent" and self.content is None:
-                self.content, self.due = self._posted, now + _RETRY_SECONDS
-            self._posted = None
-        if self.content is not None and now >= self.due and (self._posted is None or now == math.inf):
-            self._posted, self.content = self.content, None
-            self.ask(self._posted)
-        return outcomes
+    def post(self) -> None:
+        """Post the newest alerts."""
+        if self.content is not None:
+            self.posting = True
+            self.ask(self.content)
+            self.content = None
 
     def _post(self, content: _Content) -> str:
         try:

@@ -1,6 +1,6 @@
 """Loads a site's own line formats from files, and tests each on the samples that it contains.
 
-Rule: a returned format yields what its samples expect. Otherwise FormatError has every mistake with file and line.
+Rule: a returned format yields what its samples expect. Otherwise a ValueError has every mistake with file and line.
 Time and memory are bounded for any content.
 """
 
@@ -16,16 +16,12 @@ from megatron_monitor.parsers.samples import differences
 _MAX_PROBLEMS = 20  # reported per file
 
 
-class FormatError(ValueError):
-    """Formats that cannot be used."""
-
-
 def format_at(name: str, base: str) -> Format:
-    """Return the format of a file below the directory `base`, after a test on its samples. Raises FormatError."""
+    """Return the format of a file below the directory `base`, after a test on its samples. Raises ValueError."""
     path = Path(base) / name
     document = read_file(path)
     if document.value is None and not document.problems:
-        raise FormatError(f"{path}:1: the file is empty; `megatron-monitor formats NAME` prints an example")
+        raise ValueError(f"{path}:1: the file is empty; `megatron-monitor formats NAME` prints an example")
     found = decode(document, Format) if not document.problems else None
     if found is not None:
         for index, difference in differences(found, rules_with((found,))):
@@ -33,5 +29,5 @@ def format_at(name: str, base: str) -> Format:
     if found is None or document.problems:
         shown = str(ConfigError(document.problems[:_MAX_PROBLEMS], str(path))).splitlines()
         more = len(document.problems) - len(shown)
-        raise FormatError("; ".join([*shown, *([f"and {more} more"] if more > 0 else [])]))
+        raise ValueError("; ".join([*shown, *([f"and {more} more"] if more > 0 else [])]))
     return found

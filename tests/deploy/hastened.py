@@ -7,7 +7,7 @@ the rules and of Alertmanager's routes are.
 import sys
 from pathlib import Path
 
-from megatron_monitor import alerts, dispatch, incident_events, incidents, poster
+from megatron_monitor import alerts, dispatch, incident_events, incidents
 from megatron_monitor.cli import main
 from megatron_monitor.commands import run  # noqa: F401
 from megatron_monitor.detectors import crash
@@ -25,7 +25,7 @@ HASTENED = (
     ),
     *((incidents, name) for name in ("_LINGERS", "_FOLLOWS")),
     (dispatch, "_ALERTS"),
-    (poster, "_RETRY_SECONDS"),
+    (dispatch, "_RETRY_SECONDS"),
     (crash, "_WAIT"),
 )
 

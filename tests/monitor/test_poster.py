@@ -38,18 +38,31 @@ def test_each_alertmanager_gets_all_and_none_waits_for_another() -> None:
         away = f"http://127.0.0.1:{free_port()}"
         poster = Poster(config(slow.url, quick.url, away).notifiers)
         poster.show(alerts().shown(HANG.time), HANG.time)
-        poster.turn(0.0)
+        poster.turn()
         wait(lambda: len(quick.received) == 1 and len(slow.received) == 1, 5.0, "the posts")
         path, _, (alert,) = quick.received[0]
         assert path == "/hook/api/v2/alerts"
         assert alert["labels"]["alertname"] == "MegatronIncident"
-        for now in (0.0, 6.0):
-            wait(lambda now=now: poster.turn(now)["am", "retried"] == 1, 5.0, "the one that is away")  # type: ignore[misc]
-            assert poster.failing() == {"am": 1}
+        wait(lambda: poster.turn()["am", "retried"] == 1, 5.0, "the one that is away")
+        assert poster.failing() == {"am": 1}
         slow.released.set()
         poster.stop(5.0)
-        assert poster.turn(6.0)["am", "failed"] == 0
+        assert poster.turn()["am", "failed"] == 0
         assert len(quick.received) == 1
+
+
+def test_an_alertmanager_that_is_away_is_posted_to_again() -> None:
+    """After five seconds, not after a minute."""
+    with serving(Receiver()) as receiver:
+        receiver.answers = [503, 200]
+        dispatcher = desk_for(receiver.url)
+        dispatcher.send(HANG.time)
+        wait(lambda: bool(dispatcher.send(HANG.time + 1.0) or dispatcher.core.unposted["am"]), 5.0, "the refusal")
+        dispatcher.send(HANG.time + 5.9)
+        assert len(receiver.received) == 1
+        dispatcher.send(HANG.time + 6.1)
+        wait(lambda: len(receiver.received) == 2, 5.0, "the second post")
+        dispatcher.finish(HANG.time + 7.0, 5.0)
 
 
 def desk_for(*urls: str) -> Dispatcher:
