@@ -19,7 +19,7 @@ from typing import IO, Final
 
 from megatron_monitor.advice.record import NOT_DONE, Execution, Record, Step
 from megatron_monitor.remediator.plan import RefusedError, drained, too_many_drained, trials_of
-from megatron_monitor.remediator.successors import QUEUE_FORMAT, Successor, lost_option, successors
+from megatron_monitor.remediator.successors import QUEUE_FORMAT, QueueError, Successor, lost_option, successors
 from megatron_monitor.run.job import OVER, WAITING
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobQuestion
@@ -122,7 +122,7 @@ class Slurm:
         found = self._call(("scontrol", "show", "node", "-o"))
         if found.message:
             raise LaterError(f"scontrol show node: {found.message}")
-        lines = found.output.decode("utf-8", "replace").splitlines()
+        lines = found.output.decode("utf-8", "replace").split("\n")
         states = {match[1]: match[2] for line in lines if (match := _NODE.match(line))}
         for name in drained(step):
             if job.state != "NODE_FAIL" and not any(word in states.get(name, "") for word in _SICK):
@@ -232,7 +232,10 @@ class Slurm:
             raise LaterError(f"squeue: {found.message}")
         commands = (step.commands[0] for step in execution.steps if step.action == "resubmit" and step.commands)
         own = {" ".join(dropwhile(lambda word: word.startswith("-"), command[1:])) for command in commands}
-        return successors(found.output.decode("utf-8", "replace"), job, own | {job.command}, but, ended)
+        try:
+            return successors(found.output.decode("utf-8", "replace"), job, own | {job.command}, but, ended)
+        except QueueError as error:
+            raise RefusedError(str(error)) from error
 
     def _dump(self, execution: Execution, step: Step) -> tuple[bool, str]:
         at = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y%m%dT%H%M%SZ")

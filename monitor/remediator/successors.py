@@ -23,6 +23,10 @@ _SOON: Final = 120.0
 """Seconds after the end of a job in which a job that waited for it begins. Slurm then shows no dependency."""
 
 
+class QueueError(ValueError):
+    """A line of the queue cannot be read, so that a successor may be overlooked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Successor:
     """A job that continues the training. `follows`: it begins by itself when the old job is cancelled."""
@@ -39,25 +43,27 @@ def successors(
     """Return the jobs in `queue` (squeue's output in QUEUE_FORMAT) that continue `job`, except the job `but`.
 
     `commands` are those of the same training. `ended`: when the job ended by itself; a job that began in its directory
-    right after that counts as its continuation.
+    right after that counts as its continuation. Raises QueueError.
     """
     found: list[Successor] = []
     array_of, _, task = job.array_id.partition("_")
-    for line in queue.splitlines():
-        fields = line.split("\t", 8)
-        if len(fields) < 9:
-            continue
-        number, array, index, reason, dependency, start, name, directory, command = (field.strip() for field in fields)
+    for line in filter(None, queue.split("\n")):
+        if len(fields := line.strip().split("\t")) < 9:
+            raise QueueError(f"squeue shows a job whose name ends a line: {line[:80]!r}")
+        number, array, index, reason, dependency, start, *rest = fields
+        # A name may hold tabs, too. What could be the directory or the command counts as such.
+        texts = "\t".join(rest)
+        is_in_directory = f"\t{job.directory}\t" in texts
         # Tasks of one array differ in their index only, and so do jobs that are submitted in their place.
         if number in (job.id, but) or array == array_of or (task and index.isdecimal() and index != task):
             continue
-        kinds = _waits_for(job, dependency, name)
+        kinds = _waits_for(job, dependency, texts)
         after = float(start) - ended if start.isdecimal() and ended is not None else -1.0
         if kinds:
             why = f"waits for its end ({dependency})"
-        elif directory == job.directory and command in commands:
+        elif is_in_directory and texts.endswith(tuple(f"\t{command}" for command in commands)):
             why = "has the same command and directory"
-        elif directory == job.directory and 0.0 <= after <= _SOON:
+        elif is_in_directory and 0.0 <= after <= _SOON:
             why = "began in the same directory as it ended"
         else:
             continue
@@ -66,8 +72,8 @@ def successors(
     return found
 
 
-def _waits_for(job: SlurmJob, dependency: str, name: str) -> set[str]:
-    """Return the kinds of dependencies on the job."""
+def _waits_for(job: SlurmJob, dependency: str, texts: str) -> set[str]:
+    """Return the kinds of dependencies on the job. `texts` begin with the name of the job that waits."""
     base, _, task = job.array_id.partition("_")
     own = {job.id, job.array_id, *({base, f"{base}_*", f"{base}_{task}"} if base else ())} - {""}
     kinds = {
@@ -75,7 +81,7 @@ def _waits_for(job: SlurmJob, dependency: str, name: str) -> set[str]:
         for kind, jobs in _DEPENDENCY.findall(dependency)
         if own & {re.split(r"[(+]", one, maxsplit=1)[0] for one in jobs.split(":")}
     }
-    return kinds | ({"singleton"} if dependency.startswith("singleton") and name == job.name else set())
+    return kinds | ({"singleton"} if "singleton" in dependency and texts.startswith(f"{job.name}\t") else set())
 
 
 def lost_option(submitted: str, command: AbstractSet[str]) -> str:

@@ -259,6 +259,18 @@ def test_after_the_end_of_the_job_slurm_is_not_asked_again(site: Site) -> None:
         ),
         (row(1301, start=NOW + 60, directory="/home/ada"), "done"),  # it waited for the nodes
         (f"  {row(1301, directory='/home/ada', command=COMMAND)} ", "job 1301 has the same command and directory"),
+        (row(1301, depends="afterok:9,singleton", name="tr11"), "job 1301 waits for its end (afterok:9,singleton)"),
+        *(
+            (
+                row(1301, name=f"a{mark}b", directory="/home/ada", command=COMMAND),
+                "job 1301 has the same command and directory",
+            )
+            for mark in "\t\u2028\f\x85"
+        ),
+        (
+            row(1301, name="a\nb"),
+            "squeue shows a job whose name ends a line: '1301\\t1301\\tN/A\\tNone\\t(null)\\tN/A\\ta'",
+        ),
     ],
 )
 def test_a_job_has_one_successor(site: Site, queue: str, outcome: str, behind: bool) -> None:
