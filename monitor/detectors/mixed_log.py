@@ -6,12 +6,12 @@ no setting: an attempt that continues after it seemed replaced shows that two wr
 
 from collections.abc import Sequence
 
-from megatron_monitor.detectors.base import CLEAR, AttemptRule, Finding, RuleSettings
+from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
 
-class MixedLog(AttemptRule):
+class MixedLog(Rule):
     """The finding so far."""
 
     name = "mixed_log"
@@ -21,7 +21,7 @@ class MixedLog(AttemptRule):
 
     def on_steps(self, state: RunState, _steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """Return True if it begins, or if Slurm's answer about a second job has changed."""
-        found = state.attempt.mixed, state.second_job
+        found = state.mixed, state.second_job
         if found == (self.mixed, self.second_job):
             return False
         self.mixed, self.second_job = found
@@ -30,7 +30,7 @@ class MixedLog(AttemptRule):
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire until the attempt is replaced or the second job has ended."""
         attempt = state.attempt
-        if not (attempt.mixed or state.second_job):
+        if not (state.mixed or state.second_job):
             return CLEAR
         jobs = [state.job.id, state.second_job] if state.second_job and state.job is not None else []
         named = f"jobs {jobs[0]} and {jobs[1]} both run and" if jobs else "two trainings"

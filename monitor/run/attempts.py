@@ -87,7 +87,6 @@ def _follow(state: RunState, seen: Seen, context: EventContext) -> bool:
     elif outcome in ("new attempt", "new attempt, same process"):
         context.settle()
         begin_attempt(state, context.at, in_process=outcome == "new attempt, same process")
-        state.attempt.resumed = seen == "step goes back" and before.mixed  # then no work was lost
     return outcome != "ignored"
 
 
@@ -346,12 +345,12 @@ def _see_another(state: RunState, iteration: int) -> Seen | None:
         return None
     left = [end.last_iteration for end in ends[-_LEFT:] if end.last_iteration is not None]
     if iteration > last:
-        attempt.mixed |= iteration - last > most and any(0 < iteration - before <= most for before in left)
+        state.mixed |= iteration - last > most and any(0 < iteration - before <= most for before in left)
         return None
     before = ends[-1].last_iteration
     at_once = attempt.iterations <= most and last - iteration <= most
-    attempt.mixed |= at_once and before is not None and abs(iteration - before) <= most
-    if not attempt.mixed:
+    state.mixed |= at_once and before is not None and abs(iteration - before) <= most
+    if not state.mixed:
         return None
     attempt.others += 1
     return "step of another training" if attempt.others <= _SINGLE else "step goes back"

@@ -113,7 +113,7 @@ def end_of(state: RunState, at: float, *, died: bool) -> AttemptEnd:
     failure_evidence = failure or Evidence("silence", state.progress_at or at)
     failed_at = attempt.ending.since if failure is not None else None
     cause = "hang" if attempt.hung else failure_evidence.failure or "unknown"
-    planned = finished or cause in PLANNED or attempt.mixed  # with two trainings in one log, none may have ended
+    planned = finished or cause in PLANNED or (state.mixed and not died)
     named = suspects(state) if failure is not None else []
     return AttemptEnd(
         number=attempt.number,
@@ -229,7 +229,7 @@ def _count_lost(state: RunState, iteration: int, until: float = math.inf) -> Non
     repeats from `until` on.
     """
     before = next((end for end in reversed(state.ends) if end.last_iteration is not None), None)
-    if before is None or before.last_iteration is None or _finished(before):
+    if before is None or before.last_iteration is None or _finished(before) or state.mixed:
         return
     lost = int(min(before.last_iteration + 1, until)) - iteration  # earlier restarts have already counted the rest
     if lost > 0:

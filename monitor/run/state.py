@@ -92,8 +92,6 @@ class Attempt:
     first_iteration_seconds: float | None = None
     begun: tuple[int, float] | None = None
     """(iterations, seconds) since the begin of the bar that reported its first iteration, until a pace is measured."""
-    mixed: bool = False
-    """True: another training writes into the same log at the same time."""
     others: int = 0
     """Number of the other training's steps since the last counted one."""
     last_delta: int | None = None
@@ -302,6 +300,8 @@ class RunState:
     """The last arguments that distinguish experiments (experiments.py)."""
     arguments: dict[str, str] = field(default_factory=dict)
     """Arguments of the last attempt that printed them."""
+    mixed: bool = False
+    """True: two trainings have written into the same log at the same time. Then no end and no lost work is known."""
     after_finish: bool = False
     """True: the last attempt with steps completed the training, even if it failed while exiting."""
 

@@ -48,8 +48,8 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     delta = _interval(state, iteration)
     if first:
         attempt.first_iteration, attempt.first_iteration_seconds = iteration, report.seconds
+        state.mixed |= is_amid_set_up(state, iteration)
         attempt.begun = report.begun if attempt.loaded is None else None
-        attempt.mixed = is_amid_set_up(state, iteration)
     elif delta != attempt.log_interval:
         _note_interval(state, iteration, delta)
     if not attempt.resumed:
