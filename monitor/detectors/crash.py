@@ -78,7 +78,7 @@ def _expected(state: RunState) -> float:
     """Return the known seconds between two progress lines in the phase of the failure."""
     attempt = state.attempt
     expected = (attempt.pace.predicted() or 0.0) * (attempt.log_interval or 1)
-    before = state.phase_history[-2][1] if len(state.phase_history) > 1 else None
+    before = state.phase_before
     longest = state.learned.silences.longest(before) if before in ("evaluating", "saving") else None
     return max(expected, longest or 0.0)
 

@@ -21,7 +21,6 @@ from megatron_monitor.run.records import AttemptEnd, plus
 from megatron_monitor.run.state import Attempt, LearnedBehavior, RunState
 from megatron_monitor.run.steps.sources import TrainerState
 
-_PHASES_KEPT = 64  # phase changes kept for the page
 _ENDS_KEPT = 50
 _SETUP_KEPT = 4096
 _SET_UP = (
@@ -37,14 +36,12 @@ _NODES_KEPT = 512
 
 
 def enter(state: RunState, phase: Phase, at: float) -> None:
-    """Enter a phase, if it is another one. In the history all parts of an RL step are training."""
+    """Enter a phase, if it is another one. All parts of an RL step are one phase before the next."""
     before = state.attempt.phase
     if phase != before:
         state.attempt.phase, state.attempt.phase_since = phase, at
-        drawn = drawn_as(phase)
-        if drawn != drawn_as(before):
-            state.phase_history.append((at, drawn))
-            del state.phase_history[:-_PHASES_KEPT]
+        if drawn_as(phase) != drawn_as(before):
+            state.phase_before = drawn_as(before)
 
 
 def count_failure(state: RunState) -> None:

@@ -321,8 +321,8 @@ class RunState:
     steady: Steady = field(default_factory=Steady)
     history: History = field(default_factory=History)
     """Data of the charts."""
-    phase_history: list[tuple[float, str]] = field(default_factory=list)
-    """The last phase changes, for the page."""
+    phase_before: str = ""
+    """The phase before the present one."""
     memory_of: dict[str, Any] = field(default_factory=dict)
     """Rule -> its own state."""
 

@@ -27,7 +27,7 @@ def test_each_part_is_a_phase_with_a_budget_of_its_own() -> None:
     assert set(state.attempt.parts.reported) == {"rollout", "logprobs", "training", "sync"}
     assert 55 < state.learned.silences.longest("rollout") < 100
     assert state.learned.silences.longest("sync") == pytest.approx(3.0, rel=0.5)
-    assert [phase for _, phase in state.phase_history] == ["training", "exiting", "finished"]
+    assert (state.phase_before, state.attempt.phase) == ("exiting", "finished")
 
 
 def test_a_hang_in_a_rollout_is_told_by_the_rollouts_budget() -> None:
