@@ -151,8 +151,7 @@ class Overflows(Struct):
 
     An overflow line prints the loss scale before and after. Such a pair belongs to one step of one engine until the
     scale has been raised again, which takes a hundred steps and more: the same pair soon after is another rank's copy.
-    Engines are distinguished by their scales. Where an engine prints the counter `skipped=`, the counter is exact.
-    Several engines print their counters in the same order at every step.
+    Engines are distinguished by their scales. Where engines print the counter `skipped=`, the largest counter is exact.
     """
 
     seen: dict[str, int] = field(default_factory=dict)
@@ -161,16 +160,8 @@ class Overflows(Struct):
     """Engine -> its scale after its last overflow."""
     last_engine: int | None = None
     """The engine of the last overflow line; None if that line was a copy."""
-    step: int = 0
-    """The step of the last counter."""
-    place: int = 0
-    """How many engines have printed a counter at `step`."""
     skipped: int = 0
-    """The most steps that one engine has skipped between its counter before `step` and that at `step`."""
-    counters: list[int] = field(default_factory=list)
-    """Engine -> its last counter."""
-    first_step: int = 0
-    """The step of the first counter."""
+    """The largest counter of skipped steps so far."""
 
     def add_line(self, event: OverflowSkipped, iteration: int, every: int) -> bool:
         """Return True if no line has reported this overflow before. `every`: iterations between two lines of steps."""
@@ -201,17 +192,8 @@ class Overflows(Struct):
         self.scales[engine] = after
         return engine
 
-    def add_counter(self, step: int, skipped: int) -> int:
-        """Add an engine's count of skipped steps. Return how many of them no other engine has reported."""
-        self.first_step = self.first_step or step
-        if step != self.step:
-            self.step, self.place, self.skipped = step, 0, 0
-        place, self.place = self.place, self.place + 1
-        if place < len(self.counters):
-            since, self.counters[place] = max(0, skipped - self.counters[place]), skipped
-        else:  # a further engine that appears later may have skipped these long ago
-            since = skipped if step == self.first_step else 0
-            self.counters.append(skipped)
-        added = max(0, since - self.skipped)
+    def add_counter(self, skipped: int) -> int:
+        """Add an engine's count of skipped steps. Return how many of them no engine has reported."""
+        added = max(0, skipped - self.skipped)
         self.skipped += added
         return added

@@ -23,7 +23,7 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, context: EventCon
     if not counts:
         attempt.engine.latest_step = event.step
         if event.skipped_steps is not None:
-            attempt.overflows.add_counter(event.step, event.skipped_steps)
+            attempt.overflows.add_counter(event.skipped_steps)
         return attempt.latest.iteration is None or event.step > attempt.latest.iteration
     number = event.step
     if event.form != "throughput":
@@ -50,7 +50,7 @@ def _fold_step(state: RunState, event: EngineStepLogged, number: int, context: E
     if event.learning_rate is not None:
         latest.learning_rate = event.learning_rate
     if event.skipped_steps is not None:
-        skipped = attempt.overflows.add_counter(number, event.skipped_steps)
+        skipped = attempt.overflows.add_counter(event.skipped_steps)
         state.skipped_iterations_total = plus(state.skipped_iterations_total, skipped)
     if event.samples_per_second is not None and not engine.rates_of_loop:
         latest.samples_per_second = event.samples_per_second
