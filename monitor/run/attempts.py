@@ -343,17 +343,20 @@ def _see_another(state: RunState, iteration: int) -> Seen | None:
     last, most = attempt.last_iteration, _AHEAD * (attempt.log_interval or state.learned.log_interval or 1)
     if last is None or not ends or iteration == last + (attempt.log_interval or 1):
         return None
-    left = [end.last_iteration for end in ends[-_LEFT:] if end.last_iteration is not None]
-    if iteration > last:
-        state.mixed |= iteration - last > most and any(0 < iteration - before <= most for before in left)
-        return None
-    before = ends[-1].last_iteration
-    at_once = attempt.iterations <= most and last - iteration <= most
-    state.mixed |= at_once and before is not None and abs(iteration - before) <= most
-    if not state.mixed:
+    state.mixed |= _continues_another(state, iteration, last, most)
+    if iteration > last or not state.mixed:
         return None
     attempt.others += 1
     return "step of another training" if attempt.others <= _SINGLE else "step goes back"
+
+
+def _continues_another(state: RunState, iteration: int, last: int, most: int) -> bool:
+    """Return True if the step continues an attempt that seemed replaced, within `most` iterations."""
+    left = [end.last_iteration for end in state.ends[-_LEFT:] if end.last_iteration is not None]
+    if iteration > last:
+        return iteration - last > most and any(0 < iteration - before <= most for before in left)
+    before, at_once = state.ends[-1].last_iteration, state.attempt.iterations <= most and last - iteration <= most
+    return at_once and before is not None and abs(iteration - before) <= most
 
 
 def is_amid_set_up(state: RunState, iteration: int) -> bool:

@@ -19,29 +19,42 @@ def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
     state.attempt.step_timer.interrupt(at, iteration)
 
 
-def on_evaluation(state: RunState, event: events.EvaluationProgressed, context: EventContext) -> Moved:
-    """Apply progress of an evaluation."""
+def _note_evaluation(state: RunState, at: float, iteration: int | None = None) -> None:
+    """Note a line of an evaluation, after `iteration` if it reports it."""
+    attempt = state.attempt
+    attempt.evaluation_due = attempt.evaluation_silent = attempt.engine.gap.saving = False
+    _overhead(state, at, iteration)
+
+
+def evaluate(state: RunState, context: EventContext, *, over: bool) -> Moved:
+    """Apply a line of an evaluation within the training. `over`: its last one. No evaluation follows the end."""
     attempt = state.attempt
     if attempt.phase == "finished":
-        return False  # an evaluation after the training's end
-    if not event.total and not event.finished and attempt.resumes_as == "exiting":
-        return True  # a heading after the last step: no line reports the end of that evaluation
-    attempt.evaluation_due = attempt.evaluation_silent = attempt.engine.gap.saving = False
-    _overhead(state, context.at)
-    if event.logged_at is not None:
+        return False
+    _note_evaluation(state, context.at)
+    pass_by(attempt, context.at, context.source, step=False)
+    return attempt.ending.state == "crashed" or (attempt.resumes_as if over else "evaluating")
+
+
+def on_evaluation(state: RunState, event: events.EvaluationProgressed, context: EventContext) -> Moved:
+    """Apply progress of an evaluation."""
+    attempt, timer = state.attempt, state.attempt.step_timer
+    is_heading = not event.total and not event.finished
+    if is_heading and attempt.phase != "finished" and attempt.resumes_as == "exiting":
+        return True  # after the last step: no line reports the end of that evaluation
+    moved = evaluate(state, context, over=bool(event.finished))
+    if event.logged_at is not None and moved is not False:
         moment = log_clock(event.logged_at)
         if not event.finished:
-            attempt.step_timer.stamps.pause(moment)
-        elif attempt.step_timer.stamps.resume(moment):
-            attempt.step_timer.interrupted = False
-    pass_by(attempt, context.at, context.source, step=False)
-    return attempt.ending.state == "crashed" or (attempt.resumes_as if event.finished else "evaluating")
+            timer.stamps.pause(moment)
+        elif timer.stamps.resume(moment):
+            timer.interrupted = False
+    return moved
 
 
 def on_validation(state: RunState, event: events.ValidationLogged, context: EventContext) -> Moved:
     """Apply the result of a validation set. More sets may follow."""
     attempt = state.attempt
-    attempt.evaluation_due = attempt.evaluation_silent = attempt.engine.gap.saving = False
     known = attempt.validations.get(event.dataset)
     loss = event.losses.get("lm loss", next(iter(event.losses.values()), None))
     if known is not None and known.iteration == event.iteration and known.loss == loss:
@@ -51,7 +64,7 @@ def on_validation(state: RunState, event: events.ValidationLogged, context: Even
         attempt.validations[event.dataset] = Validation(event.iteration, loss)
     if known is not None and known.iteration and event.iteration and event.iteration > known.iteration:
         attempt.evaluation_interval = event.iteration - known.iteration
-    _overhead(state, context.at, event.iteration)
+    _note_evaluation(state, context.at, event.iteration)
     attempt.validations_since += 1
     if attempt.phase in ENDED:
         return True

@@ -41,10 +41,7 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     """Count the reported iteration, which has finished. Return the phase that follows."""
     attempt, iteration, at = state.attempt, report.iteration, report.context.at
     first = attempt.last_iteration is None
-    if attempt.timers.active:
-        outside = attempt.engine.gap.outside if attempt.step_source == "engine" else None
-        seconds = attempt.step_seconds if outside is None else outside[1]
-        attempt.timers.close(attempt.last_iteration, seconds, attempt.log_interval or 1)
+    _close_timers(attempt)
     delta = _interval(state, iteration)
     if first:
         attempt.first_iteration, attempt.first_iteration_seconds = iteration, report.seconds
@@ -65,30 +62,37 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     if report.seconds is not None:
         attempt.latest.seconds_per_iteration = report.seconds
         record_seconds(state, report, report.steps or delta, first=first)
-    if attempt.begun is not None and report.steps is not None and not first:
-        _count_before(state, *attempt.begun, report.seconds or 0.0)
+    if report.steps is not None and report.seconds is not None and not first:
+        _count_before(state, report.seconds)
     if attempt.timers.own:
         attempt.timers.settle(iteration, attempt.step_seconds)
     if report.context.live:
         _note_burst(state, report.seconds, delta, at)
     state.learned.highest_iteration = max(iteration, state.learned.highest_iteration or 0)
     attempt.step_timer.restart(at)
-    if attempt.validations_since or attempt.evaluation_due:
-        _leave_evaluation(state, report)
+    _leave_evaluation(state, report)
     phase = _phase_after(attempt, iteration)
     attempt.evaluation_due = attempt.evaluation_due or phase == "evaluating"
     attempt.silent_work = _silent_work(state, iteration) if phase == "training" else None
     return phase
 
 
-def _count_before(state: RunState, steps: int, elapsed: float, seconds: float) -> None:
+def _close_timers(attempt: Attempt) -> None:
+    """Complete the timers of the report before."""
+    if attempt.timers.active:
+        outside = attempt.engine.gap.outside if attempt.step_source == "engine" else None
+        seconds = attempt.step_seconds if outside is None else outside[1]
+        attempt.timers.close(attempt.last_iteration, seconds, attempt.log_interval or 1)
+
+
+def _count_before(state: RunState, seconds: float) -> None:
     """Count the iterations before the first drawn frame of a bar, now that the `seconds` of one are measured.
 
-    A bar states a position. The attempt has done these `steps` if the time since the bar began is enough for half of
+    A bar states a position. The attempt has done these steps if the time since the bar began is enough for half of
     them (bars print whole seconds). Otherwise they were passed over, as HF Trainer does after a checkpoint.
     """
     attempt = state.attempt
-    attempt.begun = None
+    (steps, elapsed), attempt.begun = attempt.begun or (0, 0.0), None
     known = attempt.iterations - ((attempt.last_iteration or 0) - (attempt.first_iteration or 0))
     if not 0 < known < steps or (elapsed + 1.0) < 0.5 * steps * seconds:
         return
@@ -123,14 +127,9 @@ def _interval(state: RunState, iteration: int) -> int:
     if printed is not None and printed > _MAX_PRINTED_INTERVAL:
         printed = None
     if last is None:
-        every = printed or state.learned.log_interval or 1
-        done = iteration - attempt.loaded if attempt.loaded is not None else 0
-        if 0 < done <= (every if every > 1 else LONGEST_INTERVAL):
-            return done  # the attempt went on from the checkpoint that it loaded
-        return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
+        return _first_interval(attempt, iteration, printed or state.learned.log_interval or 1)
     delta = iteration - last
-    irregular = attempt.step_source == "trainer" or attempt.format not in BY_NAME
-    if delta == usual or (irregular and 0 < delta <= LONGEST_INTERVAL):
+    if delta == usual or (not _is_regular(attempt) and 0 < delta <= LONGEST_INTERVAL):
         return delta
     usual = usual or printed
     if usual is None:
@@ -138,13 +137,25 @@ def _interval(state: RunState, iteration: int) -> int:
     return usual if delta > 2 * usual else max(delta, 1)
 
 
-def _note_interval(state: RunState, iteration: int, delta: int) -> None:
-    """Learn the iterations between two lines. Lines of a declared format may come out of order, and bars are drawn at
-    any time: there, a smaller number must come twice in a row.
+def _first_interval(attempt: Attempt, iteration: int, every: int) -> int:
+    """Return the same for the first report of an attempt. `every`: iterations between two lines, as far as known."""
+    done = iteration - attempt.loaded if attempt.loaded is not None else 0
+    if 0 < done <= (every if every > 1 else LONGEST_INTERVAL):
+        return done  # the attempt went on from the checkpoint that it loaded
+    return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
+
+
+def _is_regular(attempt: Attempt) -> bool:
+    """Return True if its lines come at equal intervals: bars are drawn at any time, lines of a declared format may come
+    out of order.
     """
+    return attempt.format in BY_NAME and attempt.step_source != "trainer"
+
+
+def _note_interval(state: RunState, iteration: int, delta: int) -> None:
+    """Learn the iterations between two lines. Without equal intervals a smaller number must come twice in a row."""
     attempt, known = state.attempt, state.attempt.log_interval
-    regular = attempt.format in BY_NAME and attempt.step_source != "trainer"
-    if regular or known is None or delta >= known or delta == attempt.last_delta:
+    if _is_regular(attempt) or known is None or delta >= known or delta == attempt.last_delta:
         if attempt.iterations == 1 and delta > 1 and iteration == 2 * delta and attempt.loaded is None:
             attempt.iterations += delta - 1  # the first line covered as many
             state.iterations_total += delta - 1
@@ -206,16 +217,23 @@ def _evaluation_every(attempt: Attempt) -> int | None:
 
 def _silent_work(state: RunState, iteration: int) -> str | None:
     """Return the work without a line of its own that may come before the next step: a save or an evaluation."""
-    attempt, topology = state.attempt, state.attempt.topology
-    every = topology.save_interval if topology.saves is not False and attempt.save.iteration is None else None
-    ends = every and (iteration + (attempt.log_interval or 1) - 1) // every > (iteration - 1) // every
-    if ends and not state.learned.checkpoints.saves:
+    attempt = state.attempt
+    if not state.learned.checkpoints.saves and _may_save(attempt, iteration):
         return SILENT_SAVE
     due = attempt.evaluation_silent and (every := _evaluation_every(attempt)) and iteration % every == 0
     # a loop that prints nothing but its bar may evaluate after an epoch
     total = attempt.trainer.total if attempt.step_source == "trainer" and not attempt.validations else None
     epoch = total is not None and total >= _MIN_STEPS and total // gcd(total, iteration) <= _MAX_EPOCHS
     return SILENT_EVALUATION if due or epoch or program_of(attempt.format).silent else None
+
+
+def _may_save(attempt: Attempt, iteration: int) -> bool:
+    """Return True if the arguments ask for a save before the next report, and no line of the attempt has shown one."""
+    topology = attempt.topology
+    every = topology.save_interval if topology.saves is not False and attempt.save.iteration is None else None
+    if not every:
+        return False
+    return (iteration + (attempt.log_interval or 1) - 1) // every > (iteration - 1) // every
 
 
 def _phase_after(attempt: Attempt, iteration: int) -> Phase:

@@ -27,17 +27,9 @@ def fold_iteration(state: RunState, event: IterationLogged, context: EventContex
         return False
     attempt, iteration = state.attempt, event.iteration
     last = attempt.last_iteration
-    if event.format != attempt.format or attempt.topology.format != event.format:
-        attempt.format = attempt.topology.format = event.format
     _take_values(attempt, event)
-    if event.train_iterations is not None:
-        attempt.train_iterations = event.train_iterations
-    elif attempt.train_iterations is not None and iteration > attempt.train_iterations:
-        attempt.train_iterations = None  # it was the length of an epoch
-    if event.skipped_iterations:
-        state.skipped_iterations_total = plus(state.skipped_iterations_total, event.skipped_iterations)
-    if event.nan_iterations:
-        state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations)
+    state.skipped_iterations_total = plus(state.skipped_iterations_total, event.skipped_iterations or 0)
+    state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations or 0)
     whole = bool(in_units) and last is None and attempt.number == 0 and iteration <= LONGEST_INTERVAL
     seconds, steps = _seconds(state, event, context.clock, whole=whole)
     phase = count_step(state, StepReport(iteration, seconds, context, steps))
@@ -106,6 +98,12 @@ def _explain(attempt: Attempt, printed: float, seconds: float) -> None:
 
 def _take_values(attempt: Attempt, event: IterationLogged) -> None:
     latest, topology = attempt.latest, attempt.topology
+    if event.format != attempt.format or topology.format != event.format:
+        attempt.format = topology.format = event.format
+    if event.train_iterations is not None:
+        attempt.train_iterations = event.train_iterations
+    elif attempt.train_iterations is not None and event.iteration > attempt.train_iterations:
+        attempt.train_iterations = None  # it was the length of an epoch
     latest.consumed_samples = event.consumed_samples
     latest.consumed_tokens = event.consumed_tokens
     latest.learning_rate = event.learning_rate

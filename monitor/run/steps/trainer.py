@@ -12,11 +12,11 @@ from msgspec import structs
 from megatron_monitor.parsers.events import TrainerLogged, TrainerProgressed
 from megatron_monitor.parsers.programs import HF_TRAINER
 from megatron_monitor.run.attempts import take_bar, take_over
-from megatron_monitor.run.evidence import fold_left, pass_by
+from megatron_monitor.run.evidence import fold_left
 from megatron_monitor.run.phases import ENDED, Moved, Phase
 from megatron_monitor.run.records import EventContext, Validation
 from megatron_monitor.run.restarts import withdraw
-from megatron_monitor.run.saves import end_save
+from megatron_monitor.run.saves import end_save, evaluate
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.counting import StepReport, count_step, measure
 from megatron_monitor.run.steps.sources import TrainerState
@@ -60,9 +60,7 @@ def _of_another(state: RunState, event: TrainerProgressed, context: EventContext
     attempt, trainer = state.attempt, state.attempt.trainer
     within = attempt.phase == "evaluating" or (attempt.step_source == "trainer" and trainer.total is not None)
     if within and event.description.lower() in _OF_EVALUATION and event.step:
-        if attempt.phase != "finished":
-            attempt.evaluation_due, attempt.evaluation_silent, attempt.silent_work = False, False, None
-        return _evaluates(attempt, context, over=event.step >= event.total)
+        return evaluate(state, context, over=event.step >= event.total)
     if not attempt.iterations and _begins_set_up(state, event, context):
         attempt, trainer = state.attempt, state.attempt.trainer
     moves = event.step > 0 and trainer.drawn != (event.step, event.total)
@@ -165,15 +163,6 @@ def _steps_since_begin(step: int, elapsed: float, rate: float | None) -> int:
     return round((elapsed + 0.5) / rate)
 
 
-def _evaluates(attempt: Attempt, context: EventContext, *, over: bool) -> Moved:
-    """Process an evaluation or prediction within the training. After the end of training no bar is the training's."""
-    if attempt.phase == "finished":
-        return False
-    attempt.step_timer.interrupt(context.at)
-    pass_by(attempt, context.at, context.source, step=False)
-    return attempt.ending.state == "crashed" or (attempt.resumes_as if over else "evaluating")
-
-
 def _step(state: RunState, report: StepReport) -> Moved:
     attempt = state.attempt
     attempt.format = HF_TRAINER.name
@@ -192,7 +181,7 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, context: EventContex
         trainer.total = attempt.train_iterations = event.max_steps
     if event.eval_loss is not None:
         attempt.validations["validation"] = Validation(attempt.latest.iteration, event.eval_loss)
-        return _evaluates(attempt, context, over=attempt.training_done)
+        return evaluate(state, context, over=attempt.training_done)
     if attempt.step_source != "trainer" and not take_over(state, "trainer", HF_TRAINER.name, context):
         return False
     _take_values(attempt, event)
