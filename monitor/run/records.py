@@ -130,14 +130,6 @@ class Validation(Struct):
     loss: float | None = None
 
 
-class Buffering(Struct):
-    """Whether a launcher writes lines in bursts (docs/development/incident-record.md, "How logs behave")."""
-
-    burst_iterations: int = 0
-    burst_seconds: float = 0.0
-    silence_before: float = 0.0
-
-
 class SlurmJob(Struct):
     """Slurm's last answer about the run's job (run/job.py). Empty text is unknown; times are Unix seconds."""
 

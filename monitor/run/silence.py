@@ -46,8 +46,6 @@ class Silences(Struct):
     """Silences within the progress timeout."""
     forgiven: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """(instant of the end, seconds) of silences beyond the progress timeout that ended in progress."""
-    held: float | None = None
-    """The longest silence that a launcher's output buffer explains."""
 
     def learn(self, kind: str, seconds: float) -> None:
         """Add a silence within the progress timeout."""
@@ -61,10 +59,6 @@ class Silences(Struct):
     def is_forgiven(self, kind: str, seconds: float) -> bool:
         """Return True if an equally long silence was reported as a hang before."""
         return kind in self.forgiven and seconds >= min(known for _, known in self.forgiven[kind])
-
-    def hold(self, seconds: float) -> None:
-        """Add a silence that a burst of lines explains."""
-        self.held = max(seconds, self.held or seconds)
 
     def values(self, kind: str) -> list[float]:
         """Return the last normal silences, the newest last."""

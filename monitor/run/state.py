@@ -327,7 +327,6 @@ class RunState:
     """Rule -> its own state."""
 
     copies: CountedSteps = field(default_factory=CountedSteps)
-    buffering: records.Buffering = field(default_factory=records.Buffering)
     log_clock_first: float | None = None
     log_clock_last: float | None = None
     arrived: float | None = None

@@ -80,7 +80,6 @@ _ENDED_FACTOR = 2.0
 # Maximum timeout learned from single silences, unless twice the first timeout of the phase is longer: where ranks wait
 # for each other, NCCL's watchdog ends the job after 10 to 30 min, so a longer silence is not normal.
 _LONGEST_SINGLE = 1800.0
-_BUFFERING_FACTOR = 2.0  # times the longest silence that a launcher's buffer explains: bursts 10 to 20 min apart
 # Minimum timeout of a part of a step, times the longest of the last 64 steps, because a late or missing line hides
 # which part runs; times the part's longest duration if several of its lines have come.
 _STEP_FACTOR = 1.5
@@ -240,14 +239,13 @@ class _Phase:
         gap = predicted * (self.interval or 1)
         # Lines that always come later than their printed times show: for a part of a step, or one step of a hundred.
         expected = gap * max(1.0, attempt.gap_ratios.usual or 1.0)
-        hiccup, held = (attempt.gap_ratios.longest or 0.0) * gap, self.silences.held or 0.0
+        hiccup = (attempt.gap_ratios.longest or 0.0) * gap
         return _longest(
             Timeout(settings.factor * expected, expected, f"{settings.factor:g} x {expected:.4g} s expected"),
             Timeout(
                 min(_HICCUP_FACTOR * hiccup, self.most("training")), expected,
                 f"{_HICCUP_FACTOR:g} x the longest gap of the last 50",
             ),
-            Timeout(_BUFFERING_FACTOR * held, expected, f"the launcher holds lines back for up to {held:.4g} s"),
             self.with_rollout(expected) if attempt.trainer.generates else None,
             Timeout(settings.minimum, expected, "the minimum"),
         )  # fmt: skip

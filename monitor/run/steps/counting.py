@@ -18,8 +18,6 @@ _MAX_EPOCHS, _MIN_STEPS = 10, 500  # a training with whole epochs has few epochs
 _MAX_PRINTED_INTERVAL = 100_000  # plausible iterations between two lines, by the arguments
 LONGEST_INTERVAL = 1000
 """Plausible iterations between two lines before the interval is known."""
-_BURST_GAP = 0.25  # a line is late if it arrives within this share of the time of its iterations
-_BURST_EXPLAINS = 0.7  # the iterations of a burst explain a silence if they sum to this share of it
 
 
 class StepReport(Struct, gc=False):
@@ -66,8 +64,6 @@ def count_step(state: RunState, report: StepReport) -> Phase:
         _count_before(state, report.seconds)
     if attempt.timers.own:
         attempt.timers.settle(iteration, attempt.step_seconds)
-    if report.context.live:
-        _note_burst(state, report.seconds, delta, at)
     state.learned.highest_iteration = max(iteration, state.learned.highest_iteration or 0)
     attempt.step_timer.restart(at)
     _leave_evaluation(state, report)
@@ -245,21 +241,3 @@ def _phase_after(attempt: Attempt, iteration: int) -> Phase:
     if every and iteration % every == 0 and not attempt.evaluation_silent:
         return "evaluating"  # no line announces the evaluation
     return "training"
-
-
-def _note_burst(state: RunState, seconds: float | None, delta: int, at: float) -> None:
-    """Learn how long a launcher buffers lines: they come in bursts, and the silence before a burst is not a hang
-    (docs/development/incident-record.md, "How logs behave", 5).
-    """
-    last, burst = state.attempt.step_timer.at, state.buffering
-    if last is None or seconds is None:
-        return
-    gap, duration = at - last - state.coverage.unobserved(at), seconds * delta
-    if gap > _BURST_GAP * duration:
-        burst.burst_iterations, burst.burst_seconds, burst.silence_before = 1, duration, gap
-        return
-    burst.burst_iterations += 1
-    burst.burst_seconds += duration
-    silence = burst.silence_before
-    if burst.burst_iterations >= 3 and silence > 2 * duration and burst.burst_seconds >= _BURST_EXPLAINS * silence:
-        state.learned.silences.hold(silence)

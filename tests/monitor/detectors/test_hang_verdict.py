@@ -24,7 +24,7 @@ SETTINGS = HangSettings()
 
 def run(
     phase: str = "training", *, window: tuple[float, ...] = (), ratios: tuple[float, ...] = (),
-    held: float | None = None, learned: list[float] | dict[str, list[float]] | None = None,
+    learned: list[float] | dict[str, list[float]] | None = None,
     forgiven: dict[str, float] | None = None, past: dict[str, Any] | None = None, topology: Topology | None = None,
     at: float | None = 1000.0, **attempt: Any,
 ) -> RunState:  # fmt: skip
@@ -38,7 +38,6 @@ def run(
         state.learned.silences.good[kind] = Intervals(values)
     for kind, seconds in (forgiven or {}).items():
         state.learned.silences.forgive(kind, seconds, 900.0)
-    state.learned.silences.held = held
     for name, value in (past or {}).items():
         setattr(state.learned, name, value)
     return state

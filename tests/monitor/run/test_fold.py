@@ -291,14 +291,3 @@ def test_environment_alone_makes_no_run(state: RunState) -> None:
     feed(state, EnvironmentVariableSeen(name="CUDA_LAUNCH_BLOCKING", value="1"))
     assert not state.proven
     assert state.attempt.environment["CUDA_LAUNCH_BLOCKING"] == "1"
-
-
-def test_bursts_teach_the_launchers_buffering(state: RunState) -> None:
-    """Lines that arrive together after a silence that their times sum up to were held back."""
-    number = 1
-    for _ in range(3):
-        start = state.updated_at + 100.0
-        for _ in range(10):
-            feed(state, iteration(number), at=start)
-            number += 1
-    assert state.learned.silences.held == pytest.approx(100.0)
