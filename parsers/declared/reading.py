@@ -17,6 +17,7 @@ from megatron_monitor.parsers.events import Event, Part
 _MAX_PAIRS = 300  # a step line of verl has 90; the bound limits the event of a hostile line
 _SHORT_LIST = 3  # maximum length of a list of integers that is read
 _MAX_LINE = 64 * 1024
+_STAMP: Final = LineMark("{time} ")  # of a logger that prints nothing else: before any program's line
 _DEPTH = 3
 _UNKNOWN: Final[tuple[str, Convert]] = ("", str)
 _AROUND = " \t'\"}]|"  # characters around a value
@@ -67,7 +68,7 @@ class LineReader:
         self.spec = spec
         self.mark = LineMark(spec.line)
         self._format = log_format.name
-        self._prefixes = prefixes
+        self._prefixes = prefixes if spec.prefixed else (*prefixes, _STAMP)
         self._targets: dict[str, tuple[str, Convert]] = {
             name: converter(target) for name, target in {**log_format.fields, **spec.fields}.items()
         }
