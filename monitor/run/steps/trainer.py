@@ -21,7 +21,7 @@ from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.counting import StepReport, count_step, measure
 from megatron_monitor.run.steps.sources import TrainerState
 
-_OF_TRAINING = ("", "train", "training")
+_OF_TRAINING = ("", "train", "training", "steps")  # kohya-ss, diffusers: `steps:   2%|`
 _INFERRED = 120.0  # seconds after which a bar without a heading counts as a training's
 _MIN_STEP_SECONDS = 0.2  # minimum seconds per step of a training: reading and tokenising are faster
 _DRAWINGS, _BARS = 64, 8  # remembered drawings of a possible training's bar, and such bars
