@@ -159,12 +159,8 @@ def amend(book: IncidentBook, transition: Transition, facts: Mapping[str, Any]) 
 
 def give_up(book: IncidentBook, state: RunState, why: str, now: float) -> list[Transition]:
     """Close the open incidents of a run that is no longer watched."""
-    out = []
-    for kind, incident in list(book.open.items()):
-        lasted = duration(max(0.0, now - incident.since))
-        shown = replace(incident, summary=f"no longer observed ({why}), {lasted} after it began: {incident.summary}")
-        del book.open[kind]
-        out.append(_transition(book, state, "resolved", shown, now))
+    tick = _Tick(book, state, now, IncidentEvents())
+    out = [tick.resolve(kind, unobserved=why) for kind in list(book.open)]
     book.history.extend(out)
     return out
 
@@ -258,8 +254,10 @@ class _Tick(NamedTuple):
             incident.over_since = self.now
         return self.now - incident.over_since < _LINGERS
 
-    def resolve(self, kind: str, by: str | None = None) -> Transition:
-        """Return the transition of an ended incident, with its duration."""
+    def resolve(self, kind: str, by: str | None = None, unobserved: str = "") -> Transition:
+        """Return the transition of an ended incident, with its duration. `by`: the kind that supersedes it.
+        `unobserved`: why its run is no longer watched.
+        """
         book, state, now = self.book, self.state, self.now
         incident = book.open.pop(kind)
         over = now if incident.over_since is None else incident.over_since
@@ -267,7 +265,9 @@ class _Tick(NamedTuple):
         self._note_over(incident)
         incident.evidence = {**incident.evidence, "lasted_seconds": round(lasted, 3)}
         how = f"superseded by {by} after {duration(lasted)}"
-        if by is None:
+        if unobserved:
+            how = f"no longer observed ({unobserved}), {duration(lasted)} after it began: {incident.summary}"
+        elif by is None:
             how = f"resolved after {duration(lasted)} ({_end(state, incident)})"
         return _transition(book, state, "resolved", replace(incident, summary=how), now)
 

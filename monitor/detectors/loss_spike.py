@@ -74,7 +74,7 @@ _NORM_FLOOR_TWICE = 4.0
 # Robust standard deviations in a single line. OLMo-core's 6 assume a normal distribution, but tails are heavier.
 _SPREADS = 10.0
 _RECORD_FACTOR = 2.0  # Times the largest excess of this run in normal operation: the tail is learned, not assumed.
-_REPEATED_SHARE = 0.6  # Share of these bars for two lines in a row without a clear fall, or for three lines in a row.
+_REPEATED_SHARE = 0.6  # Share of these bars for two lines in a row without a clear fall.
 _RECOVERED = 0.02  # The loss has recovered within this of the earlier normal (or three spreads).
 # Iterations that a spike may take to recover before it is notified: spikes on record took 30 to 500.
 _PATIENCE = 200
@@ -209,10 +209,8 @@ class LossSpike(Rule):
     attempt: int = 0
     loss: Trace = field(default_factory=lambda: Trace(LOSS_SPREAD))
     norm: Trace = field(default_factory=lambda: Trace(NORM_SPREAD))
-    high: tuple[float, float, int] | None = None
-    """Excesses (loss, grad norm) of the line before if one was above its lower bar, and the number of such lines in a
-    row.
-    """
+    high: tuple[float, float] | None = None
+    """Excesses (loss, grad norm) of the line before if one was above its lower bar."""
     last_excess: float = 0.0
     lines: int = 0
     samples: int | None = None
@@ -228,8 +226,8 @@ class LossSpike(Rule):
             return True
         high_loss = loss if loss > self.loss.lower else 0.0
         high_norm = norm if norm > self.norm.lower else 0.0
-        loss_before, norm_before, lines = self.high or (0.0, 0.0, 0)
-        self.high = (high_loss, high_norm, lines + 1) if high_loss or high_norm else None
+        loss_before, norm_before = self.high or (0.0, 0.0)
+        self.high = (high_loss, high_norm) if high_loss or high_norm else None
         if self.high is None:
             return False
         if (high_loss or loss_before) and (high_norm or norm_before):
@@ -244,7 +242,7 @@ class LossSpike(Rule):
         stays = (loss_before and high_loss >= _MIN_KEPT_SHARE * loss_before) or (
             norm_before and high_norm >= norm_before
         )
-        return bool(stays) or lines + 1 >= CLOSED_BY
+        return bool(stays)
 
     def set_bars(self) -> None:
         """Update the normal from the known lines."""
