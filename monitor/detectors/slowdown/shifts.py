@@ -26,7 +26,6 @@ _SAME_SHIFT = 100  # steps after a shift in which a further one is the same prob
 _LARGE_SHIFT = 3.0  # scales; a larger shift is also compared with the slow stretches of the level
 _STRETCH = 2  # a stretch of so many slow steps is a hiccup, which the conditions of a shift cover
 _CHANCE = 1e-4  # probability of a stretch that long if slow steps come independently
-_LONG_STRETCH = 96  # lines: a slow stretch of so many is reported whatever came before
 # Maximum lines per flap. A shift that ended soon is a flap. A further one must last as long, after two flaps four times
 # and after three nine times as long.
 _FLAP = 32
@@ -159,8 +158,6 @@ def _is_usual(memory: SlowdownMemory, track: Level, size: float) -> bool:
     lasting, longest, share = track.slow_stretches(size / 2)
     if size < UNITS * (track.unit or 0.0) and size < UNITS * track.see_unit(levels.RECENT):
         return longest > 0 or lasting < _UNIT_LASTING
-    if lasting >= _LONG_STRETCH:
-        return False
     if (
         size > _LARGE_SHIFT * track.scale and share
     ):  # the scale does not describe a tail: its own share and stretches do
