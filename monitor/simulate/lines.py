@@ -32,7 +32,7 @@ _SIZES = ("hidden_size", "ffn_hidden_size", "num_layers", "num_attention_heads",
 
 _TOPOLOGY = {
     **{name: name for name in ("world_size", "micro_batch_size", "global_batch_size", "layers", "sequence_length",
-                               "parameters", "log_interval")},
+                               "log_interval")},
     "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size", "hidden": "hidden_size",
     "heads": "attention_heads", "vocab": "padded_vocab_size",
 }  # fmt: skip
@@ -43,7 +43,7 @@ def topology_of(scenario: Scenario) -> Topology:
     return Topology(
         **{name: getattr(scenario, ours) for ours, name in _TOPOLOGY.items()}, ffn_hidden_size=4 * scenario.hidden,
         dtype="fp16" if scenario.fp16 else "bf16", glu=False,
-        activation_checkpointing="full" if scenario.checkpointing else "none",
+        activation_checkpointing="full",
     )  # fmt: skip
 
 
@@ -102,7 +102,6 @@ def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iter
         "memory fault": any(fault.kind == "memory_growth" for fault in scenario.faults),
         "launch blocking": scenario.launch_blocking is not None,
         "vocabulary": scenario.vocab,
-        "parameters": scenario.parameters,
         "resumed": first_iteration > 1,
         None: True,
     }
@@ -110,7 +109,6 @@ def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iter
         "arguments": arguments(scenario, first_iteration),
         "dummies": dummies,
         "unpadded": scenario.vocab - dummies,
-        "millions": (scenario.parameters or 0) / 1e6,
         "loaded": first_iteration - 1,
     }
     for row in TEXTS["set_up"]:
@@ -120,8 +118,6 @@ def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iter
 
 
 def _tflops(scenario: Scenario, step: StepFigures) -> float:
-    if scenario.printed_tflops is not None:
-        return scenario.printed_tflops * scenario.seconds_per_iteration / step.elapsed
     topology, format_name = topology_of(scenario), scenario.program.facts.name
     found = flops.computed_tflops(topology, step.elapsed, step.batch_size, scenario.sequence_length, format_name)
     return found[1] if found else 0.0
@@ -199,11 +195,9 @@ _OF_STEP: dict[str, Callable[[Scenario, StepFigures], Any]] = {
 
 def memory_lines(scenario: Scenario, iteration: int, grown: float = 1.0) -> str:
     """Return memory reports of the first ranks. Two are joined in one line, as when ranks print at once."""
-    reports, whole = [], scenario.memory_mib
+    reports = []
     for rank in range(min(scenario.world_size, 8)):
         used, extra, kept = (21633.0859375 + 97 * rank) * grown, 2799.0, 7683.0
-        if whole is not None:
-            used, extra, kept = 0.75 * whole * grown, 0.125 * whole * grown, 0.25 * whole * grown
         figures = {"rank": rank, "iteration": iteration, "used": used, "most": used + extra, "kept": used + kept}
         reports.append(say("memory", scenario, 0.0, **figures))
     return "".join(reports[:2]) + "\n\n" + "".join(report + "\n" for report in reports[2:])

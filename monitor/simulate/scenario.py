@@ -105,15 +105,6 @@ class Scenario:
     """Seconds per validation set."""
     start_seconds: float = 60.0
     fp16: bool = False
-    printed_dp: int | None = None
-    """Data parallel size as printed, for logs whose layout is inconsistent. None: computed."""
-    checkpointing: bool = True
-    parameters: int | None = None
-    """Parameters that DeepSpeed's pipeline engine prints."""
-    printed_tflops: float | None = None
-    """TFLOPs printed at `seconds_per_iteration`, as in a table. None: by the program's formula."""
-    memory_mib: float | None = None
-    """Memory reserved on each rank. None: as in a usual report."""
     launch_blocking: int | None = None
     timers: "Timers | None" = None
     """Prints the timers of each iteration (tests/simulated). None: none are printed."""
@@ -122,11 +113,9 @@ class Scenario:
     """Unix seconds of the first line, for formats that print times (UTC)."""
 
     def __post_init__(self) -> None:
-        """Refuse an unknown format and inconsistent sizes."""
+        """Refuse an unknown format."""
         if self.format not in PROGRAMS:
             raise ValueError(f"{self.format!r} is not a format; there are {', '.join(sorted(PROGRAMS))}")
-        if self.printed_dp is None and self.world_size % (self.tp * self.pp):
-            raise ValueError(f"world size {self.world_size} is no multiple of tp x pp = {self.tp * self.pp}")
 
     @property
     def program(self) -> SimulatedProgram:
@@ -136,7 +125,7 @@ class Scenario:
     @property
     def dp(self) -> int:
         """Data parallel size."""
-        return self.printed_dp or self.world_size // (self.tp * self.pp)
+        return max(1, self.world_size // (self.tp * self.pp))
 
     def batch_size_at(self, samples: int) -> int:
         """Return the global batch size after so many samples (microbatches.py: linear steps over the ramp's

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from megatron_monitor.model.flops import FORMULAS, prints_as
+from megatron_monitor.model.topology import Topology
 from megatron_monitor.simulate import Fault, Scenario
 from megatron_monitor.simulate.lines import topology_of
 from tests.commands import command, log_of
@@ -37,17 +39,47 @@ def scenario_of(row: dict[str, str], **more: Any) -> Scenario:
     """The row's configuration, printed as in the row, wrong cells included."""
     values = {name: int(number(row[name])) for name in ("world", "layers", "hidden", "heads", "vocab", "gbs")}
     tp, pp, mbs = (int(number(row[name])) or 1 for name in ("tp", "pp", "mbs"))
-    seconds, gib = number(row["seconds"]) or 100.0, number(row["memory_gib"])
+    seconds = number(row["seconds"]) or 100.0
     return Scenario(
         # seconds below 10 are printed with three digits: the fork that prints milliseconds has them
         format="bigscience" if seconds >= 10 else "microsoft",
         iterations=4, noise=0.0, save_interval=1000, seconds_per_iteration=seconds, world_size=values["world"],
-        tp=tp, pp=pp, printed_dp=int(number(row["dp"])) or max(1, values["world"] // (tp * pp)), micro_batch_size=mbs,
-        global_batch_size=values["gbs"], layers=values["layers"], hidden=values["hidden"], heads=values["heads"],
-        sequence_length=int(row["sequence"]), vocab=values["vocab"],
-        parameters=round(float(row["parameters_billions"]) * 1e9), checkpointing=row["checkpointing"] == "full",
-        printed_tflops=number(row["tflops"]) or None, memory_mib=gib * 1024 if gib else None, **more,
+        tp=tp, pp=pp, micro_batch_size=mbs, global_batch_size=values["gbs"], layers=values["layers"],
+        hidden=values["hidden"], heads=values["heads"], sequence_length=int(row["sequence"]), vocab=values["vocab"],
+        **more,
     )  # fmt: skip
+
+
+def sizes_of(row: dict[str, str]) -> Topology:
+    """The sizes that the row's log prints."""
+    scenario = scenario_of(row)
+    return replace(
+        topology_of(scenario),
+        data_parallel_size=int(number(row["dp"])) or scenario.dp,
+        parameters=round(float(row["parameters_billions"]) * 1e9),
+        activation_checkpointing="full" if row["checkpointing"] == "full" else "none",
+    )
+
+
+def as_in(row: dict[str, str], text: str) -> str:
+    """The simulated log with the row's figures, also those that contradict each other."""
+    sizes, seconds = sizes_of(row), scenario_of(row).seconds_per_iteration
+    whole, tflops = 1024 * number(row["memory_gib"]), number(row["tflops"])
+    text = re.sub(r"(data_parallel_size \.+|data-parallel-size:) \d+", rf"\1 {sizes.data_parallel_size}", text)
+    if sizes.activation_checkpointing == "none":
+        text = re.sub(r"(checkpoint_activations \.+) True", r"\1 False", text)
+    if whole:
+        text = re.sub(r"(\bm?a?x? ?(?:allocated|reserved)): [\d.]+", rf"\1: {whole}", text)
+    if tflops:
+        text = re.sub(
+            r"(per iteration \((m?)s\): ([\d.]+) .*TFLOPs:) [\d.]+",
+            lambda at: f"{at[1]} {tflops * seconds / (float(at[3]) / (1000 if at[2] else 1)):.2f}",
+            text,
+        )
+    count = f"PARAMS={sizes.parameters} (1.000M)"
+    engine = "[2022-02-21 10:00:00,000] [INFO] [engine.py:151:__init__] RANK=0 STAGE=0 LAYERS=9 [0, 9) "
+    engine += f"STAGE_PARAMS=1 (0.000M) TOTAL_{count} UNIQUE_{count}\n"
+    return text.replace("building GPT model ...\n", "building GPT model ...\n" + engine)
 
 
 def rows_with(*verdicts: str) -> list[str]:
@@ -62,7 +94,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     faults = {"OOM": "crash_oom", "fail": "crash_python", "hang": "crash_nccl"}
     for name, row in ROWS.items():
         kind = faults.get(row["outcome"]) if row["verdict"] == "unmeasured" else None
-        log_of(folder / f"{name}.log", scenario_of(row, faults=(Fault(kind, 1),) if kind else ()))
+        path = folder / f"{name}.log"
+        log_of(path, scenario_of(row, faults=(Fault(kind, 1),) if kind else ()))
+        path.write_text(as_in(row, path.read_text()))
     result = command("report", folder, "--json")
     document: dict[str, Any] = json.loads(result.stdout)
     return document
@@ -102,7 +136,7 @@ def test_a_rows_formula_gives_its_figure(name: str) -> None:
     """The same without a log: what `simulate` would print by that formula is what the row prints."""
     row = ROWS[name]
     digits = len(row["seconds"].partition(".")[2].rstrip("0"))
-    topology, half = topology_of(scenario_of(row)), 0.5 * 10.0**-digits
+    topology, half = sizes_of(row), 0.5 * 10.0**-digits
     values = [
         FORMULAS[row["formula"]](topology, float(row["seconds"]) + share * half, int(row["gbs"]), int(row["sequence"]))
         for share in (-1, -0.5, 0, 0.5, 1)
