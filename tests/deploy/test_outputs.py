@@ -15,7 +15,7 @@ from tests.e2e.conftest import Start
 from tests.e2e.test_daemon import Writer
 from tests.lines import line
 from tests.monitor.notifiers.receiver import Receiver
-from tests.programs import free_port, get, serving, slack, wait
+from tests.programs import get, serving, wait
 
 pytestmark = [pytest.mark.e2e, pytest.mark.outputs]
 
@@ -80,19 +80,6 @@ def test_the_pushgateway_holds_the_group_as_long_as_the_daemon_lives(start: Star
     wait(lambda: row.replace(" 20", " 21") in page(), 5.0, "the next iteration")
     assert daemon.terminate() == 0
     assert "megatron_" not in page().replace("megatron-monitor", "")
-
-
-def test_a_gateway_that_is_away_costs_the_daemon_nothing(start: Start, log: Path) -> None:
-    """Failures are counted, the page goes on."""
-    address = f"http://127.0.0.1:{free_port()}"
-    pushed = f"outputs=[{{type: pushgateway, name: pushgateway, url: '{address}', interval: 100ms}}]"
-    daemon = start("--set", pushed, str(log))
-    name = "megatron_monitor_output_writes_total"
-    daemon.wait(lambda: (daemon.metric(name, outcome="failed", output="pushgateway") or 0) >= 3)
-    with log.open("a") as stream:
-        stream.write(line(21))
-    assert daemon.wait(lambda: daemon.metric("megatron_iteration") == 21) < slack(1.5)
-    assert daemon.terminate() == 0
 
 
 def victoria(attempt: Attempt, directory: Path) -> str:

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import threading
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from tests.e2e.conftest import RunningDaemon, Start
 from tests.lines import line
-from tests.programs import MONITOR, now, slack
+from tests.programs import now, slack
 
 pytestmark = pytest.mark.e2e
 RELOADED = "megatron_monitor_config_last_reload_successful"
@@ -196,12 +195,3 @@ def test_84_sd_notify(start: Start, log: Log, config: Path, monkeypatch: pytest.
             assert daemon.process.wait(timeout=slack(5)) == 0
         finally:
             short.unlink()
-
-
-def test_86_one_shot_twice(log: Log) -> None:
-    """Byte for byte the same."""
-    os.utime(log.path, (1_700_000_000, 1_700_000_000))
-    command = [*MONITOR, "run", "--once", str(log.path)]
-    first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
-    assert first == second
-    assert 'megatron_iterations_total{run="x"} 10.0' in first

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -18,7 +19,7 @@ from megatron_monitor.simulate import Scenario
 from tests.commands import command, log_of
 from tests.e2e.conftest import RunningDaemon, Start
 from tests.lines import line
-from tests.programs import MONITOR, now, slack
+from tests.programs import MONITOR, get, now, slack
 
 pytestmark = pytest.mark.e2e
 
@@ -29,13 +30,14 @@ class Terminal:
     def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
         self.process, self._master, self._seen = process, master, ""
 
-    def wait(self, words: str, timeout: float = 20.0) -> None:
-        """Read until the words have come since the last call."""
+    def wait(self, words: str, timeout: float = 20.0) -> str:
+        """Read until the words have come since the last call. What has come."""
         began = now()
         while words not in self._seen:
             assert now() - began < slack(timeout), f"never: {words}; {self._seen}"
             self._read()
-        self._seen = ""
+        seen, self._seen = self._seen, ""
+        return seen
 
     def _read(self) -> None:
         if select.select([self._master], [], [], 0.1)[0]:
@@ -131,10 +133,15 @@ def test_replay_shows_how_much_is_read(tmp_path: Path) -> None:
     assert command("replay", tmp_path).stderr == ""
 
 
-def test_the_demo_shows_its_iterations() -> None:
-    """The bar stops where the training hangs, and the log appears above it."""
+def test_the_demo_shows_its_run_and_its_hang() -> None:
+    """It prints the address of the page. The bar stops where the training hangs; the page and the log say so."""
     with terminal("demo", "--iterations", "24", "--listen", "127.0.0.1:0") as demo:
+        seen = demo.wait(" 46%")
+        demo.wait("level=warning run=demo-1B3 incident=hang", 30.0)
         demo.wait(" 46%")
-        demo.wait("level=warning", 30.0)
-        demo.wait(" 46%")
+        address = re.search(r"page +(http://[^/]+/)", seen)
+        assert address is not None
+        page = get(address[1])
+        assert "demo-1B3" in page
+        assert "hung in training" in page
         assert demo.ended(signal.SIGINT) == 0

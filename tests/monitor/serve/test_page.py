@@ -10,7 +10,6 @@ from megatron_monitor import __version__
 from megatron_monitor.charts.history import History
 from megatron_monitor.incidents import Incident, Transition
 from megatron_monitor.pages import _cause
-from megatron_monitor.serve.fleet import Choice
 from megatron_monitor.serve.formats import LABELS, figures
 from megatron_monitor.serve.page import happened, render_help, render_index, render_run
 from megatron_monitor.snapshot import RunSnapshot, Snapshot
@@ -122,12 +121,6 @@ def test_each_figure_is_explained() -> None:
     assert f"<dt><a href='../../help#unsaved_progress_seconds' title='{unsaved}'>Unsaved progress</a></dt>" in card
     for shown, root in ((text, ""), (card, "../../")):
         assert f"megatron-monitor {__version__} <a href='{root}help'>Help</a>" in shown
-
-
-def test_nobody_matches() -> None:
-    """The page says so and leads back."""
-    text = render_index(Snapshot(NOW, (RunSnapshot("a", {}, page_of("a")),)), NOW, Choice.of("q=b&sort=run"))
-    assert "No run matches. <a href='./?sort=run'>Show all runs</a>" in text
 
 
 def test_incidents_and_restarts_are_one_story() -> None:
