@@ -32,14 +32,9 @@ class Posting(Notifier, frozen=True, kw_only=True):
 
     headers: Mapping[scalars.Header, scalars.HeaderValue] = msgspec.field(default_factory=dict)
     header_files: Mapping[scalars.Header, FilePath] = msgspec.field(default_factory=dict)
-    """Header -> file with its value, read at each delivery: for secrets such as Authorization."""
+    """Header -> file with its value, read at each delivery: for secrets such as Authorization. It has priority."""
     timeout: PositiveSeconds = 10.0
     """Seconds for each step of a delivery: connect, write, read. A healthy receiver needs less."""
-
-    def problems(self) -> scalars.Problems:
-        """Yield what is wrong with the combination of values."""
-        for header in {name.lower() for name in self.headers} & {name.lower() for name in self.header_files}:
-            yield "header_files", f"{header} is also in headers"
 
     def post(self, url: str, content: Any, more: Mapping[str, str] = MappingProxyType({})) -> str:
         """Post values of JSON, or a text, once, with `more` headers, and return the status and the body of the answer.
@@ -96,7 +91,6 @@ class Hook(Posting, frozen=True, kw_only=True):
         """Yield what is wrong with the combination of values."""
         if (self.url is None) == (self.url_file is None):
             yield "", "expected exactly one of url, url_file"
-        yield from Posting.problems(self)
 
     def send(self, message: Transition) -> str:
         """Post the message once. Raises DeliveryError."""

@@ -89,9 +89,9 @@ def test_no_tls_at_the_port(receiver: Receiver) -> None:
 
 
 def test_address_and_header_in_files(receiver: Receiver, tmp_path: Path) -> None:
-    """Secrets are read at each delivery, so that renewing them needs no restart."""
+    """Secrets are read at each delivery, so that renewing them needs no restart. They have priority."""
     url, token = tmp_path / "url", tmp_path / "token"
-    notifier = webhook(f"url_file: '{url}', header_files: {{Authorization: '{token}'}}")
+    notifier = webhook(f"url_file: '{url}', headers: {{authorization: x}}, header_files: {{Authorization: '{token}'}}")
     assert failure(notifier) == (f"{url} cannot be read: No such file or directory", False)
     url.write_text(receiver.url + "\n")
     for secret in ("Bearer one", "Bearer two"):
