@@ -3,7 +3,7 @@
 `timeline` is deterministic for a scenario. `write` writes it at once or in real time.
 """
 
-from megatron_monitor.simulate.scenario import FAULTS, PROGRAMS, WITH_MEGATRON_SETUP, Fault, Scenario
+from megatron_monitor.simulate.scenario import FAULTS, PROGRAMS, Fault, Scenario
 from megatron_monitor.simulate.timeline import Emission, timeline, write
 
-__all__ = ["FAULTS", "PROGRAMS", "WITH_MEGATRON_SETUP", "Emission", "Fault", "Scenario", "timeline", "write"]
+__all__ = ["FAULTS", "PROGRAMS", "Emission", "Fault", "Scenario", "timeline", "write"]

@@ -15,8 +15,6 @@ class SimulatedProgram:
     """The simulated version of a program."""
 
     facts: Program
-    text: str
-    """Text for `--help`."""
     says: dict[str, str]
     """Its templates for a step, a validation, a save and its end. `begin` if its start-up differs from Megatron's."""
     stamped: bool = False
@@ -31,18 +29,14 @@ class SimulatedProgram:
 
 
 def _program(
-    format_name: str, text: str, stamped: bool = False, parts: Sequence[dict[str, Any]] = (), **says: str
+    format_name: str, stamped: bool = False, parts: Sequence[dict[str, Any]] = (), **says: str
 ) -> SimulatedProgram:
     known = BY_NAME.get(format_name) or Program(format_name, megatron=False)
-    return SimulatedProgram(known, text, {**TEXTS["shared"], **says}, stamped, tuple(parts))
+    return SimulatedProgram(known, {**TEXTS["shared"], **says}, stamped, tuple(parts))
 
 
 TEXTS: dict[str, Any] = tomllib.loads((get_data("megatron_monitor.simulate", "programs.toml") or b"").decode())
 PROGRAMS: dict[str, SimulatedProgram] = {name: _program(**row) for name, row in TEXTS["programs"].items()}
-WITH_MEGATRON_SETUP: dict[str, SimulatedProgram] = {
-    name: program for name, program in PROGRAMS.items() if "begin" not in program.says
-}
-"""Programs that print Megatron's lines of set-up and of saves."""
 FAULTS: dict[str, str] = TEXTS["faults"]
 
 

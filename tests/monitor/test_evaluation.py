@@ -10,8 +10,9 @@ from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.state import RunState
-from megatron_monitor.simulate import FAULTS, WITH_MEGATRON_SETUP, Fault, Scenario, timeline
+from megatron_monitor.simulate import FAULTS, Fault, Scenario, timeline
 from tests.conftest import spread
+from tests.simulated import WITH_MEGATRON_SETUP
 
 _AT_THE_END = {"configuration", "launch_blocking"}
 """They look at the run once for all the steps of a batch: at what they find, not at when they found it."""

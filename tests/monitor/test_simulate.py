@@ -7,9 +7,10 @@ import pytest
 
 from megatron_monitor.parsers.events import EngineStepLogged, IterationLogged, LogEvent, Malformed, TrainerProgressed
 from megatron_monitor.parsers.reader import SourceReader
-from megatron_monitor.simulate import FAULTS, WITH_MEGATRON_SETUP, Fault, Scenario, timeline, write
+from megatron_monitor.simulate import FAULTS, Fault, Scenario, timeline, write
 from tests.clock import ManualClock
 from tests.commands import command
+from tests.simulated import WITH_MEGATRON_SETUP
 
 SMALL = Scenario(iterations=60, save_interval=20, eval_interval=25, eval_sets=2)
 

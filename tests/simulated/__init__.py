@@ -11,7 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
-from megatron_monitor.simulate.scenario import PrintedTimers, Scenario, Timers
+from megatron_monitor.simulate.scenario import PROGRAMS, PrintedTimers, Scenario, Timers
+
+WITH_MEGATRON_SETUP = [name for name, program in PROGRAMS.items() if "begin" not in program.says]
+"""Programs that print Megatron's lines of set-up and of saves."""
 
 _SHARES = {"data": (0.002, 0.02), "communication": (0.02, 0.2), "optimizer": (0.01, 0.08), "outside": (0.01, 0.1)}
 _NOISE = {"forward": 0.005, "backward": 0.005, "data": 0.25, "communication": 0.3, "optimizer": 0.25}

@@ -24,8 +24,9 @@ from megatron_monitor.run.derived import computed_tflops
 from megatron_monitor.run.fold import fold
 from megatron_monitor.run.state import RunState
 from megatron_monitor.serve.past import columns, history_json
-from megatron_monitor.simulate import WITH_MEGATRON_SETUP, Scenario, write
+from megatron_monitor.simulate import Scenario, write
 from tests.plain import decode, encode
+from tests.simulated import WITH_MEGATRON_SETUP
 
 VALUES = st.one_of(st.none(), st.floats(width=32), st.just(1e300))
 

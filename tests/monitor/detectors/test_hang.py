@@ -16,8 +16,9 @@ from megatron_monitor.parsers.events import (
 from megatron_monitor.run.fold import fold
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.run.state import RunState
-from megatron_monitor.simulate import WITH_MEGATRON_SETUP, Fault, Scenario
+from megatron_monitor.simulate import Fault, Scenario
 from tests.monitor.playing import play, texts
+from tests.simulated import WITH_MEGATRON_SETUP
 
 SETTINGS = HangSettings()
 
@@ -89,7 +90,7 @@ def test_lines_far_apart_wake_nobody(format_name: str, seconds: float, every: in
     assert bool(played.of("crash")) == bool(faults)
 
 
-@pytest.mark.parametrize("format_name", sorted(WITH_MEGATRON_SETUP.keys() - {"hf-trainer", "deepspeed"}))
+@pytest.mark.parametrize("format_name", sorted({*WITH_MEGATRON_SETUP} - {"hf-trainer", "deepspeed"}))
 @pytest.mark.parametrize(("evaluated", "saved"), [(75, 30), (75, 0), (30, 20)])
 def test_evaluations_and_saves_between_lines_are_measured_rightly(format_name: str, evaluated: int, saved: int) -> None:
     """They come amid the fifty iterations of a line: what a line says of one stays what one takes, and an attempt

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from megatron_monitor.simulate import WITH_MEGATRON_SETUP, Fault, Scenario, timeline
+from megatron_monitor.simulate import Fault, Scenario, timeline
 from tests.conftest import spread
 from tests.monitor.playing import play
+from tests.simulated import WITH_MEGATRON_SETUP
 
 BIGSCIENCE = (
     " iteration {:8d}/  115311 | consumed samples: {:12d} | consumed tokens: {:16d} | elapsed time per iteration (s): "
