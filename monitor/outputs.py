@@ -148,16 +148,13 @@ class OutputTimer(threading.Thread):
 
     def _try(self, act: Callable[[], None]) -> str:
         """Write and return the outcome. A failure is logged when it begins or changes, and when it ends."""
-        failing = ""
+        failing, bug = "", None
         try:
             act()
-        except _FAILURES as error:
-            failing = str(error) or type(error).__name__
-        except Exception:  # noqa: BLE001 - a bug in one output must not silence it, nor anything else
-            _log.exception("output=%s outcome=%s", self.output.name, "bug")
-            return "failed"
+        except Exception as error:  # noqa: BLE001 - a bug in one output must not silence it, nor anything else
+            failing, bug = str(error) or type(error).__name__, None if isinstance(error, _FAILURES) else error
         if failing and failing != self._failing:
-            _log.warning("output=%s outcome=%s error=%s", self.output.name, "failed", failing)
+            _log.warning("output=%s outcome=%s error=%s", self.output.name, "failed", failing, exc_info=bug)
         elif self._failing and not failing:
             _log.info("output=%s written again", self.output.name)
         self._failing = failing

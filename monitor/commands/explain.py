@@ -12,7 +12,6 @@ from megatron_monitor.parsers.engine.scan import Line, Rule
 from megatron_monitor.parsers.events import ANSI, Event, to_fields
 from megatron_monitor.parsers.registry import RULES
 from megatron_monitor.reading import own_rules
-from megatron_monitor.run.restarts import printed_job
 
 
 @click.command()
@@ -56,8 +55,6 @@ def _rules(line: Line, raw: bytes, rules: Sequence[Rule]) -> Iterator[str]:
         for item in items:
             if isinstance(item, Event):
                 yield f"{rule.name}: {json.dumps(to_fields(item), ensure_ascii=False)}"
-                if printed_job(item):
-                    yield "identity: names the run's job if the line comes before an attempt's first iteration"
             else:
                 yield f"{rule.name}: begins a block of several lines; the event needs the lines after it"
         return

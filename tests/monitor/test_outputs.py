@@ -77,8 +77,10 @@ def test_a_failure_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFix
         "output=recorder outcome=failed error=refused",
         "output=recorder outcome=failed error=full",
         "output=recorder written again",
-        "output=recorder outcome=bug",
+        "output=recorder outcome=failed error=bug",
+        "output=recorder written again",
     ]
+    assert "RuntimeError" in caplog.text
 
 
 def test_an_output_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
