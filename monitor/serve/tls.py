@@ -26,19 +26,16 @@ class Tls:
         self._stamp = self._file_stamps()
         self.context = self._build()
 
-    def refresh(self) -> bool:
-        """Reload changed files; return True if there is a new context."""
-        stamp = self._file_stamps()
+    def refresh(self) -> None:
+        """Reload changed files."""
+        stamp, self._stamp = self._stamp, self._file_stamps()
         if stamp == self._stamp:
-            return False
-        self._stamp = stamp
+            return
         try:
             self.context = self._build()
+            _log.info("certificate=%s reloaded", self._settings.cert_file)
         except TlsError as error:
             _log.warning("tls: %s; the certificate in use stays", error)
-            return False
-        _log.info("certificate=%s reloaded", self._settings.cert_file)
-        return True
 
     def _file_stamps(self) -> list[tuple[int, int, int]]:
         stamps = []
