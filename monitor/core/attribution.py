@@ -134,7 +134,7 @@ class Attribution:
                 self._note_step(source, entry, at)
         moved = member.owner == source.log.name and source.log is not log
         found: Due = [((entry,), when) for entry, when in (setup_events if moved else ())]
-        found += run_streams.beyond(source, [(due, at)])
+        found += run_streams.beyond(source, [(due, at)] if due else [])
         if self.waits(source):
             return found + self.look(source, now)
         if member.steps:
@@ -201,9 +201,11 @@ class Attribution:
                 break
             if type(entry.event) in STEP_EVENTS:
                 member.note_step(entry.event, entry.raw)
-        last = next((entry.event for entry in reversed(entries) if type(entry.event) in STEP_EVENTS), None)
-        if last is not None and last.logged_at is not None:
-            member.note_stamp(log_clock(last.logged_at))
+        for entry in reversed(entries):
+            if type(entry.event) in STEP_EVENTS:
+                if entry.event.logged_at is not None:
+                    member.note_stamp(log_clock(entry.event.logged_at))
+                break
         if source.caught_up:
             source.stepped_at = at
         run_streams.add(source)

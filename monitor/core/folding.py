@@ -7,6 +7,7 @@ and failures in a separate file wait until the file with the training loop is re
 import copy
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 
 from megatron_monitor.core import run_streams
 from megatron_monitor.core.attribution import Attribution
@@ -42,8 +43,9 @@ _BLOCK_ENDS = 5.0  # seconds without new bytes after which a block of lines coun
 _MAX_EARLY = 256  # ends and failures of a file without steps, kept until the loop's file is read
 _LONG_BEFORE = 600.0  # seconds by which a file must precede the loop's last line to count as older
 _PROMPT = 1.0  # maximum delay in seconds for which the arrival of a line is its time
-_UNTIMED = (IterationLogged, TrainerLogged)  # steps whose arrival is their time if the line has none
+_UNTIMED = frozenset({IterationLogged, TrainerLogged})  # steps whose arrival is their time if the line has none
 _OF_TRAINING = STEP_EVENTS | {TimersReported, ThroughputReported}
+_EVENT, _KIND = attrgetter("event"), attrgetter("event.kind")
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut, CollectiveStatus)
 
 
@@ -58,13 +60,16 @@ class Folding:
 
     def take(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
         """Take the events of one delivery. `at`: instant of writing, or of reading if they are live."""
-        if not entries:
-            return
-        kinds = [entry.event.kind for entry in entries]
-        count_events(self._watched.counts, kinds, entries)
-        self._take_due(source, self._attribution.take(source, entries, kinds, at, now), now)
-        if source.member.printed:
-            self._attribution.folded(source)
+        if entries:
+            kinds = [*map(_KIND, entries)]
+            count_events(self._watched.counts, kinds, entries)
+            self._take_due(source, self._attribution.take(source, entries, kinds, at, now), now)
+            if source.member.printed:
+                self._attribution.folded(source)
+        if source.reader.holds_back:  # it ends with a block of lines
+            self._held_back.add(source.name)
+        elif self._held_back:
+            self._held_back.discard(source.name)
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
         run, stream = source.run, run_streams.replica_of(source)
@@ -72,7 +77,7 @@ class Folding:
             self._note_source(run, source)
         joins = stream is not None and stream.joins_attempt  # its lines begin no other experiment
         for entries, at in due:
-            bounds = not BOUNDS.isdisjoint([entry.event.kind for entry in entries])
+            bounds = not BOUNDS.isdisjoint(map(_KIND, entries))
             if source.experiments.held or (bounds and not joins):
                 self._take_by_experiment(source, entries, at, now)
             else:
@@ -161,7 +166,7 @@ class Folding:
             entries = _taken_now(run, source, entries, at)
         self._judge(run, source, entries, at, now)
         run.dirty = True
-        trains = source.caught_up and _OF_TRAINING.issuperset([type(entry.event) for entry in entries])
+        trains = source.caught_up and _OF_TRAINING.issuperset(map(type, map(_EVENT, entries)))
         if run.book.open or run.book.pending or not trains:
             self._watched.request(run)  # otherwise the rules were evaluated at once
 
@@ -170,7 +175,7 @@ class Folding:
         state = run.state
         prompt = source.caught_up and (source.ordered or (not source.behind_bytes and now - at < _PROMPT))
         # the times of several steps that were read at once are unknown
-        single = prompt and sum(type(entry.event) in _UNTIMED for entry in entries) == 1
+        single = prompt and sum(map(_UNTIMED.__contains__, map(type, map(_EVENT, entries)))) == 1
         state.arrived = at if single else None
         before, stamped, read_at = state.progress_at, state.attempt.progress_clock, state.read_at
         dead = state.attempt.phase in ENDED
@@ -223,13 +228,6 @@ class Folding:
         for source in self.holders():
             if not 0.0 <= now - self._holding[source.name] < HELD_SECONDS:
                 self.release(source, now)
-
-    def note_held_back(self, source: Source) -> None:
-        """Note whether the source ends with a block of lines."""
-        if source.reader.holds_back:
-            self._held_back.add(source.name)
-        elif self._held_back:
-            self._held_back.discard(source.name)
 
     def settle(self, now: float) -> None:
         """Take the block at the end of a file once the file has not grown for a while."""

@@ -200,7 +200,6 @@ class MessageHandler:
             ahead = message.mtime - message.at > _AHEAD  # a wrong clock: the file counts as old until it grows
             at = min(at, (message.at - _AHEAD if ahead else message.mtime) - self._watched.wall_offset)
         self._folding.take(source, entries, at, now)
-        self._folding.note_held_back(source)
 
     def settle(self, now: float) -> None:
         """Process lines of pushed streams that have waited long enough for earlier lines."""
@@ -237,7 +236,6 @@ class MessageHandler:
             attempt, steps, progress = before.state.attempt, _counted(before), before.state.progress_at
         for data, at in self._dated(source, due, now):
             self._folding.take(source, source.reader.feed(data), at, now)
-        self._folding.note_held_back(source)
         self._watched.touch(source.log.name)
         run = source.run
         if run is not None and run.state.attempt is attempt and steps[0]:

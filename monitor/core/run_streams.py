@@ -57,7 +57,7 @@ def beyond(source: Source, due: Due) -> Due:
     """Return the events that no other stream of the run has reported."""
     run, stream = source.run, replica_of(source)
     if stream is None or run is None:
-        return [(entries, at) for entries, at in due if entries]
+        return due
     found = Due()
     replica = ReplicaAttempts(run.state, stream, live=source.caught_up, copies=bool(source.member.copy_of))
     for entries, at in due:
