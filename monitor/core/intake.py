@@ -362,6 +362,9 @@ class MessageHandler:
 
     def _gone(self, source: Source, now: float) -> None:
         self._flush(source, now)
+        count_lines(self._watched.counts, source)
+        source.restart(self._watched.rules)
+        self._finish(source, now)
         run = source.run
         if run is None:
             return
@@ -369,8 +372,6 @@ class MessageHandler:
             self._set_unreadable(run, source.name, source.log, "the file was deleted", now)
         self._watched.request(run)
         self._watched.save_soon = True
-        count_lines(self._watched.counts, source)
-        source.restart(self._watched.rules)
 
     def _scanned(self, message: Scanned) -> None:
         self.scanned.add(message.mount)

@@ -133,12 +133,13 @@ class Source(Struct, eq=False):
         return self.reader.reported_nothing and self.member.reported_nothing and self.ordered is None
 
     def restart(self, rules: Rules, message: Restarted | None = None) -> None:
-        """Begin with new content under the same path. Without a message the file was deleted."""
+        """Begin with new content under the same path. Without a message the file was read to its end and deleted."""
         if message is not None:
             self.marker.feed(message)
         if self.ordered is not None:
             self.ordered.begin_anew()
         self.reader, self.counted, self.failed, self.tail = evaluated_reader(rules), (0, 0), "", LogTail()
+        self.reader.skip(self.marker.content.offset)
 
     def save(self, now: float) -> SavedSource:
         """Return the saved form: the reader's context with waiting lines, and the verified position."""

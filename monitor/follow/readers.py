@@ -58,7 +58,7 @@ class MountReader:
         self._settings = settings = shared.settings
         self._due: list[tuple[float, int, FollowedFile]] = []  # a heap; void if the file's `due_at` is another
         self._sequence = 0
-        self._old: list[tuple[float, SourceId]] = []  # a heap of (age, source) of old files not read yet
+        self._old: list[tuple[float, SourceId]] = []  # a heap of (minus time, source) of old files not read yet
         self._context = MountContext(
             shared.os_layer,
             settings,
@@ -148,22 +148,24 @@ class MountReader:
 
     def _in_order(self, due: Sequence[FollowedFile], clock: Clock) -> Sequence[FollowedFile]:
         """Return the files to look at now. Of new ones the one written first is the first: a rotated log comes before
-        the log that follows it. Old files are put behind all others, the newest of them first.
+        the log that follows it, and the rest of a file that an earlier process has read comes before both. Old files
+        are put behind all others, the newest of them first.
         """
-        known, ages = list[FollowedFile](), list[tuple[float, FollowedFile]]()
+        known, new = list[FollowedFile](), list[tuple[float, FollowedFile]]()
         for source in due:
             if source.age_checked:
                 known.append(source)
                 continue
-            source.age_checked, age = True, 0.0
+            source.age_checked, written = True, clock.wall()
             with contextlib.suppress(OSError):
-                age = clock.wall() - self._context.stat(source.path).st_mtime
-            if age <= OLD_SECONDS:
-                ages.append((age, source))
+                written = self._context.stat(source.path).st_mtime
+            if written >= clock.wall() - OLD_SECONDS:
+                read = source.resume.written if isinstance(source.resume, Position) else written
+                new.append((min(read, written), source))
             else:
                 source.due_at = float("inf")
-                heapq.heappush(self._old, (age, source.source))
-        return [*known, *(source for _, source in sorted(ages, key=itemgetter(0), reverse=True))]
+                heapq.heappush(self._old, (-written, source.source))
+        return [*known, *(source for _, source in sorted(new, key=itemgetter(0)))]
 
     def _poll_file(self, source: FollowedFile, clock: Clock) -> Iterator[Message]:
         """Look at one file. A bug that it triggers costs this file alone: it is quarantined."""

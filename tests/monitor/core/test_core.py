@@ -384,3 +384,13 @@ def test_a_run_of_which_nothing_is_expected_has_no_deadline() -> None:
     read(ended, "/l/a.log", line(1) + line(2) + CRASH)
     ended.tick(NOW + 10)
     assert deadline(ended) == math.inf
+
+
+def test_a_file_that_is_gone_before_it_was_caught_up_is_read() -> None:
+    """Its run does not wait for it, and a restart does not read it again under another name."""
+    core, text = core_for(), line(1) + line(2)
+    core.handle(Opened("/l/a.log", "/l/a.log", None, 0, NOW, False), NOW)
+    core.handle(data("/l/a.log", text), NOW)
+    core.handle(Gone("/l/a.log", NOW), NOW)
+    assert core.ready
+    assert core.save(NOW).sources["/l/a.log"].position.start == len(text)

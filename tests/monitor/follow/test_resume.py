@@ -218,3 +218,17 @@ def test_who_was_away_has_caught_up_with_the_new_file_alone(make_rig, tmp_path):
     rig.settle()
     kinds = [type(one) for one in rig.messages if isinstance(one, Data | CaughtUp)]
     assert kinds == [Data, CaughtUp]
+
+
+def test_the_rest_of_a_rotated_file_comes_before_the_files_that_followed_it(begun, make_rig, append, log):
+    """A daemon that was killed reads on in the order in which the lines were written."""
+    first, began = begun(30, f"{log}*"), log.stat().st_mtime
+    append(log, LINES[30])
+    log.rename(log.with_name("main.log.2"))
+    log.with_name("main.log.1").write_bytes(text(31, 33))
+    log.write_bytes(text(33, 35))
+    for number, name in enumerate(("main.log.2", "main.log.1", "main.log"), 1):
+        os.utime(log.with_name(name), (began + number, began + number))
+    second = make_rig(f"{log}*", after=first)
+    second.settle(5)
+    assert b"".join(one.data for one in second.messages if isinstance(one, Data)) == text(30, 35)
