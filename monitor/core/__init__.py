@@ -15,7 +15,6 @@ tick it evaluates the rules of the runs that are due. A line passes the first gr
     runs.py         the runs: begin, become historical, get lost, expire, make room
     job_index.py    streams by Slurm job
     logs.py         the sources with one name, and their runs
-    counters.py     what the monitor counts about its own reading
     quarantine.py   sources and runs at which the monitor's own code failed
     saved.py        what a restart needs
 
@@ -41,7 +40,6 @@ from megatron_monitor.alerts import Alerts
 from megatron_monitor.causes import cause_of
 from megatron_monitor.config import Config
 from megatron_monitor.core.attribution import Attribution
-from megatron_monitor.core.counters import count_lines
 from megatron_monitor.core.extension import Extension
 from megatron_monitor.core.folding import Folding
 from megatron_monitor.core.intake import MessageHandler
@@ -256,7 +254,7 @@ class Core(Watched):
         for receiver, many in {**self.outbox.pending(), **self.unposted}.items():
             self.counts.set("notifications_pending", many, receiver)
         for source in self.sources.values():
-            count_lines(self.counts, source)
+            source.count_lines(self.counts)
         return self.counts
 
     # --- state over a restart ---------------------------------------------------------------------------------------

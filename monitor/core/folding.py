@@ -5,13 +5,13 @@ and failures in a separate file wait until the file with the training loop is re
 """
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 
 from megatron_monitor.core import run_streams
 from megatron_monitor.core.attribution import Attribution
-from megatron_monitor.core.counters import count_events
 from megatron_monitor.core.run_streams import Due
 from megatron_monitor.core.runs import Run, being_copied
 from megatron_monitor.core.sources import Source
@@ -22,7 +22,9 @@ from megatron_monitor.parsers.events import (
     CollectiveStatus,
     FailureSeen,
     IterationLogged,
+    LineDiscarded,
     LogEvent,
+    Malformed,
     ProcessExited,
     ProcessTerminated,
     ThroughputReported,
@@ -46,6 +48,7 @@ _PROMPT = 1.0  # maximum delay in seconds for which the arrival of a line is its
 _UNTIMED = frozenset({IterationLogged, TrainerLogged})  # steps whose arrival is their time if the line has none
 _OF_TRAINING = STEP_EVENTS | {TimersReported, ThroughputReported}
 _EVENT, _KIND = attrgetter("event"), attrgetter("event.kind")
+_FAULTS = frozenset({Malformed.kind, LineDiscarded.kind})
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut, CollectiveStatus)
 
 
@@ -62,7 +65,7 @@ class Folding:
         """Take the events of one delivery. `at`: instant of writing, or of reading if they are live."""
         if entries:
             kinds = [*map(_KIND, entries)]
-            count_events(self._watched.counts, kinds, entries)
+            self._count(kinds, entries)
             self._take_due(source, self._attribution.take(source, entries, kinds, at, now), now)
             if source.member.printed:
                 self._attribution.folded(source)
@@ -70,6 +73,16 @@ class Folding:
             self._held_back.add(source.name)
         elif self._held_back:
             self._held_back.discard(source.name)
+
+    def _count(self, kinds: Sequence[str], entries: Sequence[LogEvent]) -> None:
+        counts = self._watched.counts
+        for kind, many in Counter(kinds).items():
+            counts.add("events_total", kind, by=many)
+        for entry in entries if not _FAULTS.isdisjoint(kinds) else ():
+            if isinstance(entry.event, Malformed):
+                counts.add("malformed_lines_total", entry.event.rule)
+            elif isinstance(entry.event, LineDiscarded):
+                counts.add("lines_total", "too_long")
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
         run, stream = source.run, run_streams.replica_of(source)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from megatron_monitor.core.attribution import Attribution
-from megatron_monitor.core.counters import count_left_out, count_lines
 from megatron_monitor.core.folding import Folding
 from megatron_monitor.core.logs import Log
 from megatron_monitor.core.observing import Observing
@@ -177,7 +176,7 @@ class MessageHandler:
         source = self._watched.sources.awake(name)
         if source is not None:
             self._watched.touch(source.log.name)
-            count_lines(self._watched.counts, source)
+            source.count_lines(self._watched.counts)
             self._attribution.dropped(source)
             self._watched.sources.drop(source)
             self._folding.drop(name)
@@ -228,7 +227,10 @@ class MessageHandler:
         due, late = source.ordered.due(until, shift, live=source.caught_up)
         source.reader.skip(late)
         if source.run is not None:  # no series for a run of a name that a sender made up
-            count_left_out(self._watched.counts, source)
+            for name, many in (("late", source.ordered.late), ("duplicate", source.ordered.again)):
+                if many:
+                    self._watched.counts.add(f"{name}_lines_total", source.log.name, by=many)
+            source.ordered.late = source.ordered.again = 0
         if not due:
             return
         attempt, steps, progress = None, (0, 0), None
@@ -283,7 +285,7 @@ class MessageHandler:
     def _restarted(self, source: Source, message: Restarted, now: float) -> None:
         if message.reason != "truncated":  # the unfinished end of a rotated file was its last line
             self._flush(source, now)
-        count_lines(self._watched.counts, source)
+        source.count_lines(self._watched.counts)
         self._watched.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
         if source.failed:
             self._watched.quarantine.forget("source", source.name)
@@ -304,7 +306,7 @@ class MessageHandler:
         if (run is None or not run.state.proven) and not source.resumed and source.reader.fed_bytes:
             self._note_untrained(source.name, source.reader.lines)
         if source.reported_nothing and self._becomes_dormant(source.name, source.path, source.save(now), now):
-            count_lines(self._watched.counts, source)
+            source.count_lines(self._watched.counts)
             self._watched.sources.drop(source)
 
     def _note_untrained(self, name: str, lines: int) -> None:
@@ -362,7 +364,7 @@ class MessageHandler:
 
     def _gone(self, source: Source, now: float) -> None:
         self._flush(source, now)
-        count_lines(self._watched.counts, source)
+        source.count_lines(self._watched.counts)
         source.restart(self._watched.rules)
         self._finish(source, now)
         run = source.run

@@ -23,6 +23,7 @@ from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.reading import Rules, evaluated_reader
 from megatron_monitor.run.experiments import Experiments
 from megatron_monitor.run.state import RunState
+from megatron_monitor.snapshot import MonitorCounts
 
 if TYPE_CHECKING:
     from megatron_monitor.core.runs import Run
@@ -140,6 +141,15 @@ class Source(Struct, eq=False):
             self.ordered.begin_anew()
         self.reader, self.counted, self.failed, self.tail = evaluated_reader(rules), (0, 0), "", LogTail()
         self.reader.skip(self.marker.content.offset)
+
+    def count_lines(self, counts: MonitorCounts) -> None:
+        """Count the lines that its reader has read since the last call."""
+        lines, matched = self.reader.lines, self.reader.matched_lines
+        known_lines, known_matched = self.counted
+        if lines != known_lines:
+            self.counted = (lines, matched)
+            counts.add("lines_total", "matched", by=matched - known_matched)
+            counts.add("lines_total", "other", by=lines - known_lines - (matched - known_matched))
 
     def save(self, now: float) -> SavedSource:
         """Return the saved form: the reader's context with waiting lines, and the verified position."""
