@@ -6,20 +6,10 @@ from megatron_monitor.config import Config
 from megatron_monitor.core.logs import Log, Logs
 from megatron_monitor.core.runs import Run, Runs
 from megatron_monitor.core.saved import LogState, UnclaimedState
-from megatron_monitor.core.sources import Sources
 from megatron_monitor.evaluation import MonitoredRun
-from megatron_monitor.follow.context import Registry
-from megatron_monitor.follow.messages import Opened, Position
-from megatron_monitor.parsers.registry import RULES
 from megatron_monitor.run.state import RunState
 
 NOW = 1000.0
-DAY = 86_400.0
-
-
-def opened(name: str, offset: int = 0) -> Opened:
-    """A file is found."""
-    return Opened(name, name, None, 0, NOW, False, offset=offset)
 
 
 def config(**changes: object) -> Config:
@@ -27,44 +17,11 @@ def config(**changes: object) -> Config:
     return msgspec.structs.replace(Config(), **changes)
 
 
-def test_a_run_catches_up_until_its_last_source_was_read() -> None:
-    """Two files of one run, one of another; a source that is dropped is not waited for."""
-    logs = Logs()
-    sources = Sources(RULES, logs)
-    assert sources.ready
-    first, second = (sources.open(opened(name), "a") for name in ("/a.out", "/a.err"))
-    other = sources.open(opened("/b.log"), "b")
-    assert [*first.log.sources.values()] == [first, second]
-    sources.finish(first)
-    sources.finish(first)  # twice counts once
-    sources.finish(other)
-    assert (first.log.unread, other.log.unread, sources.ready) == (1, 0, False)
-    sources.drop(second)
-    assert (first.log.unread, sources.ready) == (0, True)
-    sources.drop(first)
-    assert logs.keys() == {"b"}
-    assert sources.get("/a.out") is None
-
-
 def ended(runs: Runs, name: str, progress_at: float) -> Run:
     """A finished run."""
     run = runs.begin(Log(name), "", NOW)
     run.state.attempt.phase, run.state.progress_at = "finished", progress_at
     return run
-
-
-def test_a_source_gives_back_what_it_reserved() -> None:
-    """And nothing that another one has reserved since in a file of the same inode."""
-    registry, one, other = Registry({}), Position(1, 2, 0, "", 0, 0, ""), Position(1, 3, 0, "", 0, 0, "")
-    registry.reserve(one, "a")
-    registry.reserve(other, "a")
-    registry.reserve(other, "b")
-    registry.unreserve(one, "a")
-    registry.unreserve(other, "a")
-    assert registry.reserved(2, "c") is None
-    assert registry.reserved(3, "c") == other
-    registry.unreserve(other, "b")
-    assert registry.reserved(3, "c") is None
 
 
 def test_a_run_is_refused_that_died_before_all_that_are_shown() -> None:
