@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from megatron_monitor.core.attribution import Attribution
 from megatron_monitor.core.folding import Folding
-from megatron_monitor.core.logs import Log
 from megatron_monitor.core.observing import Observing
 from megatron_monitor.core.ordered import HOLD, Ordered
 from megatron_monitor.core.runs import Run
@@ -50,7 +49,7 @@ class MessageHandler:
         """Unreadable source -> the system's error message."""
         self.scanned: set[str] = set()
         """Mounts that were completely searched at least once."""
-        self.observing = Observing(watched, self._agent)
+        self.observing = Observing(watched)
         self._untrained = 0  # files in which no training line was found
         self._holding: set[str] = set()  # pushed streams with waiting lines, or not settled
 
@@ -107,24 +106,7 @@ class MessageHandler:
         self._watched.touch(source.log.name)
         self._finish(source, now)
         self._folding.drop(name)
-        self._set_unreadable(source.run, name, source.log, why, now)
-
-    def _set_unreadable(self, run: Run | None, name: str, log: Log, why: str | None, now: float) -> None:
-        """Note in the run, if it has begun, why that source of its log cannot be read; None: it can be."""
-        if run is None:
-            return
-        if why is None:
-            run.state.unreadable.pop(name, None)
-        else:
-            run.state.unreadable[name] = why
-        unreadable = run.state.unreadable
-        run.state.lost = bool(unreadable) and unreadable.keys() >= log.sources.keys()
-        self.observing.follow(run, now)
-        self._watched.request(run)
-
-    def _agent(self, source: Source, why: str | None, now: float) -> None:
-        """Note that the source's agent is stale (`why`) or has returned (None)."""
-        self._set_unreadable(source.run, source.name, source.log, why, now)
+        self.observing.note(source.run, name, source.log, why, now)
 
     def _opened(self, message: Opened, now: float) -> None:
         saved = self._watched.saved.take_source(message.source)
@@ -289,7 +271,7 @@ class MessageHandler:
         self._watched.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
         if source.failed:
             self._watched.quarantine.forget("source", source.name)
-            self._set_unreadable(source.run, source.name, source.log, None, now)
+            self.observing.note(source.run, source.name, source.log, None, now)
         source.restart(self._watched.rules, message)
         self._watched.save_soon = True
         _log.info("source=%s reason=%s proof=%s restarted", source.name, message.reason, message.proof)
@@ -302,7 +284,7 @@ class MessageHandler:
         self._finish(source, now)
         run = source.log.current
         if run is not None and source.name in run.state.unreadable:  # an earlier process could not read it
-            self._set_unreadable(run, source.name, source.log, None, now)
+            self.observing.note(run, source.name, source.log, None, now)
         if (run is None or not run.state.proven) and not source.resumed and source.reader.fed_bytes:
             self._note_untrained(source.name, source.reader.lines)
         if source.reported_nothing and self._becomes_dormant(source.name, source.path, source.save(now), now):
@@ -336,7 +318,7 @@ class MessageHandler:
             self._watched.runs.claim(self._watched.saved, log.name, log.name)
             self._watched.runs.archive_stale(log.runs.get(""), now)
         run = log.current if source is None else source.run
-        self._set_unreadable(run, message.source, log, getattr(message, "message", None), now)
+        self.observing.note(run, message.source, log, getattr(message, "message", None), now)
         self._watched.logs.leave(log)
         if isinstance(message, Readable):
             self.unreadable.pop(message.source, None)
@@ -371,7 +353,7 @@ class MessageHandler:
         if run is None:
             return
         if run.state.live and run.state.attempt.phase not in ENDED:
-            self._set_unreadable(run, source.name, source.log, "the file was deleted", now)
+            self.observing.note(run, source.name, source.log, "the file was deleted", now)
         self._watched.request(run)
         self._watched.save_soon = True
 

@@ -5,8 +5,9 @@ observed stream with steps; other incidents need any observed stream. The run's 
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from megatron_monitor.core.logs import Log
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
@@ -16,15 +17,12 @@ from megatron_monitor.pushed import AgentStates, agent_at
 _LOST = 60.0  # seconds after which a stale agent is reported
 _log = logging.getLogger(__name__)
 
-Note = Callable[[Source, str | None, float], None]
-
 
 class Observing:
     """The unobserved mounts and agents, with the instant until which each was observed."""
 
-    def __init__(self, watched: Watched, note: Note) -> None:
-        """`note` records in a source's run why it cannot be read; None: it can."""
-        self._watched, self._note = watched, note
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
         self._mounts: dict[str, float] = {}
         self._agents: dict[str, float] = {}
         self._lost: dict[str, bool] = {}  # reported stale agent -> its lines are refused
@@ -59,7 +57,21 @@ class Observing:
         for source in [one for one in self._watched.sources.values() if _agent(one) in changed] if changed else ():
             agent = _agent(source)
             why = "its agent {} sends neither lines nor heartbeats", "the receiver refuses the lines of its agent {}"
-            self._note(source, why[lost[agent]].format(agent) if agent in lost else None, now)
+            text = why[lost[agent]].format(agent) if agent in lost else None
+            self.note(source.run, source.name, source.log, text, now)
+
+    def note(self, run: Run | None, name: str, log: Log, why: str | None, now: float) -> None:
+        """Note in the run, if it has begun, why that source of its log cannot be read; None: it can be."""
+        if run is None:
+            return
+        if why is None:
+            run.state.unreadable.pop(name, None)
+        else:
+            run.state.unreadable[name] = why
+        unreadable = run.state.unreadable
+        run.state.lost = bool(unreadable) and unreadable.keys() >= log.sources.keys()
+        self.follow(run, now)
+        self._watched.request(run)
 
     def behind_us(self, source: Source) -> float:
         """Return the seconds to add to the times of a pushed stream's agent."""
