@@ -26,7 +26,7 @@ from megatron_monitor.core.saved import SavedSource
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
 from megatron_monitor.identity import StreamIdentity, Verdict
-from megatron_monitor.identity.naming import are_of_one_attempt, experiment_name
+from megatron_monitor.identity.naming import are_of_one_attempt, are_parts_of_one_log, experiment_name
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,
@@ -301,6 +301,8 @@ class Attribution:
         if not identity.differs(member.key, known.key):
             replicas = identity.are_replicas(source.path, member, other.path, known)
             relation = identity.relation(member, known, self._seen(other), replicas=replicas)
+            if relation == "unknown" and are_parts_of_one_log(source.path, other.path):
+                return "same"
             if relation != "another" and not (relation == "unknown" and self._is_far(source, other)):
                 return relation
         if identity.overlap(member, known):

@@ -42,6 +42,7 @@ _OF_A_PROCESS = re.compile(
 )
 # main_log.1  main_log-20261121.gz: only if the file without the suffix is configured
 _ROTATED = re.compile(r"(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$")
+_PART = re.compile(r"(?<=\.(?:out|err|log|txt))[.-]\d{1,10}$", re.IGNORECASE)
 _STREAM_NAME = re.compile(r"std|err|\.e", re.IGNORECASE)
 """A name without a match is neither stdout nor stderr and has no pair."""
 _WILDCARD = re.compile(r"[*?\[]")
@@ -105,6 +106,11 @@ def are_of_one_attempt(path: str, other: str) -> bool:
     """Return True if two files are of processes of one attempt, by the names from their launcher."""
     one, two = _OF_A_PROCESS.search(path), _OF_A_PROCESS.search(other)
     return one is not None and two is not None and one["attempt"] == two["attempt"] and _of_job(path) == _of_job(other)
+
+
+def are_parts_of_one_log(path: str, other: str) -> bool:
+    """Return True if one log was rotated into these two files, by their names: train.log.1 and train.log."""
+    return _PART.sub("", path) == _PART.sub("", other)
 
 
 def stem_of(path: str) -> str:

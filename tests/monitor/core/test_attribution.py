@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from megatron_monitor.follow.messages import Restarted
 from tests.monitor.core.following import Following, arguments, step
 from tests.monitor.extended import slurm
 
@@ -403,3 +404,20 @@ def test_a_relaunch_that_hangs_in_its_set_up_is_told(files: tuple[str, str]) -> 
     assert (page["state"], page["restarts"]) == ("starting", 1)
     logs.wait(4 * 3600)
     assert len(logs.firing("hang")) == 1
+
+
+def test_a_rotated_part_that_is_found_later_is_of_the_same_attempt() -> None:
+    """A daemon that was killed finds a part of the log under its rotated name, while the log goes on."""
+    logs = Following("runs=[{paths: ['/l/*']}]")
+    for number in range(1, 31):
+        logs.write("/l/train.log", step(number))
+        logs.wait(10)
+    logs.open("/l/train.log.1", "".join(step(number) for number in range(31, 41)))
+    logs.core.handle(Restarted("/l/train.log", "rotated", ""), logs.now)
+    logs.written["/l/train.log"] = b""
+    for number in range(41, 61):
+        logs.write("/l/train.log", step(number))
+        logs.wait(10)
+    assert logs.totals() == {"train": 60}
+    assert logs.totals("megatron_restarts_total") == {"train": 0}
+    assert logs.reported == []
