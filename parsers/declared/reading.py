@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple, get_args
 
@@ -19,7 +19,6 @@ _SHORT_LIST = 3  # maximum length of a list of integers that is read
 _MAX_LINE = 64 * 1024
 _STAMP: Final = LineMark("{time} ")  # of a logger that prints nothing else: before any program's line
 _DEPTH = 3
-_UNKNOWN: Final[tuple[str, Convert]] = ("", str)
 _AROUND = " \t'\"}]|"  # characters around a value
 _MAX_SECONDS = 1e9
 _STEP_VALUES: Final = frozenset(events.IterationLogged.__struct_fields__)
@@ -130,21 +129,10 @@ class LineReader:
     # --- its events -------------------------------------------------------------------------------------------------
 
     def _events(self, head: Head, found: Mapping[str, str], line: Line) -> list[Spanned]:
-        values: dict[str, Any] = {**self.spec.given}
+        values: dict[str, Any] = {LOSSES: {}, **self.spec.given}
         for target, span in head.values.items():
             values[target] = (span,) if target in PARTS else span
-        losses: dict[str, Span] = {}
-        for name, text, at in placed(found, line.text, head.start, self.spec):
-            target, convert = self._targets.get(name, _UNKNOWN)
-            if not target:
-                continue
-            span = Span(line.start + at, text, convert, convert(text))
-            if target == LOSSES:
-                losses[name] = span
-            elif target in PARTS:  # several names may add up to one part
-                values[target] = (*values.get(target, ()), span)
-            elif value_of(values.get(target)) is None:
-                values[target] = span
+        gather(values, placed(found, line.text, head.start, self.spec), line, self._target, PARTS)
         message: Any = ""
         if self.spec.means == "failure":
             at = len(line.text) - len(line.text.lstrip())
@@ -154,8 +142,12 @@ class LineReader:
         origin = line.origin_spans
         if value_of(time := values.pop("time", None)) is not None:
             origin["logged_at"] = time
-        said = Spanned(self._made, {"losses": losses, "message": message, "origin": origin, **values})
+        said = Spanned(self._made, {"message": message, "origin": origin, **values})
         return [said] if said.events() else []
+
+    def _target(self, name: str) -> tuple[str, str | None, Convert]:
+        target, convert = self._targets.get(name, ("", str))
+        return target, name if target == LOSSES else None, convert
 
     def _made(self, losses: dict[str, float], message: str, origin: dict[str, Any], **values: Any) -> Iterator[Event]:
         """Return the events for these values, by our names."""
@@ -236,6 +228,29 @@ def pairs_in(rest: str, spec: LineSpec) -> dict[str, str]:
                 value = value.partition("(")[2].rstrip(")")
             found.setdefault(name.strip(" \t'\"{[|"), value)
     return found
+
+
+def gather(
+    values: dict[str, Any],
+    pairs: Iterable[tuple[str, str, int]],
+    line: Line,
+    target: Callable[[str], tuple[str, str | None, Convert]],
+    summed: Collection[str] = (),
+) -> None:
+    """Add (name, value, position) to the values. `target` returns for a printed name the field, the name within the
+    field and the converter. An empty field: the name is unknown. `summed`: fields with several values.
+    """
+    for name, text, at in pairs:
+        field, key, convert = target(name)
+        if not field or not text:
+            continue
+        span = Span(line.start + at, text, convert, convert(text))
+        if key is not None:
+            values.setdefault(field, {})[key] = span
+        elif field in summed:
+            values[field] = (*values.get(field, ()), span)
+        elif value_of(values.get(field)) is None:
+            values[field] = span
 
 
 def placed(found: Mapping[str, str], text: str, start: int, spec: LineSpec) -> Iterator[tuple[str, str, int]]:

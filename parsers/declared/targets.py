@@ -48,7 +48,7 @@ _MICRO = re.compile(r"\d")
 
 
 def _times(unit: str) -> Convert:
-    return lambda text: fields.seconds(fields.finite_amount(text), unit)
+    return lambda text: fields.seconds(fields.finite(text), unit)
 
 
 def _share(text: str) -> float | None:
@@ -62,18 +62,18 @@ def _percent(text: str) -> float | None:
 
 
 def _over(divisor: float) -> Convert:
-    return lambda text: None if (value := fields.finite_amount(text)) is None else value / divisor
+    return lambda text: None if (value := fields.finite(text)) is None else value / divisor
 
 
 def _from_zero(text: str) -> int | None:
     """A count that begins at 1, as one that begins at 0."""
-    value = fields.whole_amount(text)
+    value = fields.integer(text)
     return None if value is None else value - 1
 
 
 def _lossless_index(text: str) -> int | None:
     """None for `1.23e+3`: its last digits are lost, so it does not identify a step."""
-    value = fields.whole_amount(text) if "e" not in text else None
+    value = fields.integer(text) if "e" not in text else None
     return None if value is None else value + 1
 
 
@@ -113,18 +113,18 @@ def _text(text: str) -> str | None:
 
 
 UNITS: Final[dict[str, dict[str, Convert]]] = {
-    **{name: {"": fields.whole_amount} for name in _EXACT},
-    "step": {"": fields.whole_amount, "index": _lossless_index, "k": _thousands},
-    "total": {"": fields.whole_amount, "k": _thousands},
-    "epoch": {"": fields.whole_amount, "number": _from_zero},
+    **{name: {"": fields.integer} for name in _EXACT},
+    "step": {"": fields.integer, "index": _lossless_index, "k": _thousands},
+    "total": {"": fields.integer, "k": _thousands},
+    "epoch": {"": fields.integer, "number": _from_zero},
     # of a mean: fairseq prints `wpb=60411.3`
-    "tokens_per_iteration": {"": fields.finite_amount},
-    **{name: {"": fields.amount} for name in _NUMBERS},
-    **{name: {"": fields.finite_amount} for name in _RATES},
+    "tokens_per_iteration": {"": fields.finite},
+    **{name: {"": fields.number} for name in _NUMBERS},
+    **{name: {"": fields.finite} for name in _RATES},
     **{name: {"": _share, "%": _percent} for name in _RATIOS},
     **{
         name: {
-            "": fields.finite_amount, "s": fields.finite_amount, "ms": fields.amount_of_milliseconds,
+            "": fields.finite, "s": fields.finite, "ms": fields.milliseconds,
             **{unit: _times(unit) for unit in ("us", "min", "h")},
             "it/s": fields.per_second, "clock": fields.clock, "words": fields.parse_duration_text,
         }
@@ -135,7 +135,7 @@ UNITS: Final[dict[str, dict[str, Convert]]] = {
                "printed": fields.byte_size}
         for name in MEMORY
     },
-    "tflops": {"": fields.finite_amount, "TFLOP/s": fields.finite_amount, "GFLOP/s": _over(1e3), "FLOP/s": _over(1e12),
+    "tflops": {"": fields.finite, "TFLOP/s": fields.finite, "GFLOP/s": _over(1e3), "FLOP/s": _over(1e12),
                "printed": fields.teraflops},
     "time": {"": iso_of, "unix s": _unix(1), "unix ms": _unix(1000)},
     "path": {"": _text},

@@ -24,6 +24,10 @@ NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf
 
 LEADING_NUMBER = lazy(rf"\s*({NUMBER})", re.IGNORECASE)
 _WHOLE_NUMBER = lazy(NUMBER, re.IGNORECASE)
+_AMOUNT = lazy(
+    r"\s*([-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?|[-+]?\d+(?:\.\d*)?)([KMBT])\b|\s*([-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?)"
+)
+_POWERS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _BYTES = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*((?:[KMGT]i?)?B|bytes)?\b", re.IGNORECASE)
 _FLOPS = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECASE)
 _TIME_UNIT = lazy(r"\s(ms|s|min|h)$")
@@ -63,20 +67,17 @@ def name_and_value(piece: str) -> tuple[str, str] | None:
 
 
 def number(text: str) -> float | None:
-    """Return the number at the beginning of `text` (13100.0 for `13100.0/13240.9`), `nan` and `inf` included."""
+    """Return the number at the beginning of `text`: 13100.0 for `13100.0/13240.9`, 4710.0 for `4.71K`, 177138.0 for
+    `177,138`, `nan` and `inf` included.
+    """
     try:
         return float(text)  # the common case; also accepts surrounding blanks
     except ValueError:
+        amount = _AMOUNT.match(text) if ("," in text or text[-1:] in "KMBT") else None
+        if amount is not None:
+            return float((amount[1] or amount[3]).replace(",", "")) * _POWERS.get(amount[2], 1.0)
         match = LEADING_NUMBER.match(text)
         return float(match[1]) if match else None
-
-
-def real(text: str) -> float | None:
-    """Return `text` as a number, `nan` and `inf` included."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def finite(text: str) -> float | None:
@@ -102,42 +103,9 @@ def integer(text: str) -> int | None:
     return _bounded(whole, abs(whole) < _MAX_INTEGER)
 
 
-_AMOUNT = lazy(
-    r"\s*([-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?|[-+]?\d+(?:\.\d*)?)([KMBT])\b|\s*([-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?)"
-)
-_POWERS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 # `1h 2m 3s`, `2 days 1m`
 _DURATION_TEXT = lazy(r"(\d+(?:\.\d+)?)[ ]?(d|h|m|s)[a-z]{0,6}", re.IGNORECASE)
 _SECONDS_OF = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-
-
-def amount(text: str) -> float | None:
-    """Return a number in human notation (`177,138`, `4.71K`, `1.2M`) or as `number` reads it."""
-    match = _AMOUNT.match(text) if ("," in text or text[-1:] in "KMBT") else None
-    if match is None:
-        return number(text)
-    if match[3]:
-        return float(match[3].replace(",", ""))
-    return float(match[1].replace(",", "")) * _POWERS[match[2]]
-
-
-def finite_amount(text: str) -> float | None:
-    """Return the same, or None if it is not finite."""
-    value = amount(text)
-    return value if value is not None and isfinite(value) else None
-
-
-def whole_amount(text: str) -> int | None:
-    """Return the same as an integer, or None for a fraction."""
-    if "," in text or text[-1:] in "KMBT":
-        value = finite_amount(text)
-        return int(value) if value is not None and value == int(value) and abs(value) < _MAX_INTEGER else None
-    return integer(text)
-
-
-def amount_of_milliseconds(text: str) -> float | None:
-    """Return `4.71K` milliseconds in seconds."""
-    return seconds(finite_amount(text), "ms")
 
 
 def parse_duration_text(text: str) -> float | None:
@@ -205,12 +173,12 @@ def ratio(text: str) -> float | None:
 
 def mebibytes(text: str) -> int | None:
     """Return a number of MiB in bytes."""
-    return _bytes(amount(text), MIB)
+    return _bytes(number(text), MIB)
 
 
 def gibibytes(text: str) -> int | None:
     """Return a number of GiB in bytes."""
-    return _bytes(amount(text), GIB)
+    return _bytes(number(text), GIB)
 
 
 def _bytes(value: float | None, unit: float) -> int | None:

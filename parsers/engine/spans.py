@@ -256,9 +256,9 @@ def _time(text: bytes) -> str:
 
 
 QUICK: dict[Convert, tuple[re.Pattern[bytes], Callable[[bytes], Any]]] = {
-    **dict.fromkeys((int, fields.integer, fields.whole_amount), (_WHOLE, int)),
-    **dict.fromkeys((fields.number, fields.finite, fields.amount, fields.finite_amount, fields.real), (_PLAIN, float)),
-    **dict.fromkeys((fields.milliseconds, fields.amount_of_milliseconds), (_SMALL, _seconds)),
+    **dict.fromkeys((int, fields.integer), (_WHOLE, int)),
+    **dict.fromkeys((fields.number, fields.finite), (_PLAIN, float)),
+    fields.milliseconds: (_SMALL, _seconds),
     fields.milliseconds_range: (_SMALL, _range),
     fields.clock: (re.compile(rb"(?:\d{1,4}:)?\d\d:\d\d"), _clock),
     iso_time: (re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?"), _time),

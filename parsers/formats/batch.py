@@ -42,7 +42,7 @@ def _rules() -> tuple[Rule, ...]:
 def _end_events(text: str, ended_at: str | None) -> list[Event]:
     """Return the events of a line about why or how a job ended (batch.yaml)."""
     line = Line(text, Prefix(logged_at=ended_at))
-    return [event for rule in _rules() for event in rule.read(line) if isinstance(event, Event)]
+    return [event for rule in _rules() for event in rule.items(line) if isinstance(event, Event)]
 
 
 def read_lsf(line: Line) -> Iterator[Event | Gatherer]:
