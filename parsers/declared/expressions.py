@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import msgspec
 
@@ -17,6 +17,7 @@ from megatron_monitor.parsers.events import EVENT_TYPES, Event
 from megatron_monitor.parsers.patterns import filled
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
+_SEARCHED = 2000  # characters in which several values of a field are searched
 _Convert = Callable[[str], Any]
 
 
@@ -59,6 +60,8 @@ class _Expression:
         self._needs = {field.name for field in known if field.required}
         self._reads = {name: CONVERTERS[how] if isinstance(how, str) else how.get for name, how in spec.reads.items()}
         self._fields = {field.name: _usual(field.type) for field in known}
+        self._several = {field.name for field in known if get_origin(field.type) is tuple}
+        """Fields with the values of all matches of their expression among `extras`."""
         groups = set(_GROUP.findall(" ".join((spec.regex, *spec.extras))))
         self._has_pairs = spec.form in ("pairs", "json")
         self._of_line = [] if spec.form else sorted(self._reads.keys() - groups)
@@ -68,14 +71,16 @@ class _Expression:
         spec, origin = self._spec, line.origin_spans
         if spec.location and not self._location.search(line.prefix.location or ""):
             return ()
-        found = [match, *(pattern.search(line.text) for pattern in self._extra_patterns)]
-        spans = {
-            name: line.span(one.span(name), self._reads.get(name) or self._fields.get(name, str))
-            for one in found
-            if one
-            for name, text in one.groupdict().items()
-            if text is not None
-        }
+        spans: dict[str, Any] = {}
+        for one in (match, *(pattern.search(line.text) for pattern in self._extra_patterns)):
+            if one:
+                found = {name: one.span(name) for name, text in one.groupdict().items() if text is not None}
+                spans |= {name: line.span(at, self._converter(name)) for name, at in found.items()}
+        for name in self._several & spans.keys():
+            matches = next(one for one in self._extra_patterns if name in one.groupindex).finditer(
+                line.text[:_SEARCHED]
+            )
+            spans[name] = tuple(line.span(one.span(name), self._converter(name)) for one in matches)
         fields = self._values_of(spans)
         if self._has_pairs:
             pairs, start = pairs_in(line.text[match.end() : end], spec), match.end()
@@ -86,7 +91,11 @@ class _Expression:
             fields |= behind
         if fields and not value_of(fields):
             return ()
-        texts = {name: span.value if name in self._reads else span.text for name, span in spans.items()}
+        texts = {
+            name: value_of(span) if name in self._reads else span.text
+            for name, span in spans.items()
+            if name not in self._several
+        }
         said = Spanned(self._event, origin | self._given(texts, line) | fields)
         values = value_of(said.values)
         if not values.keys() >= self._needs:
@@ -97,6 +106,9 @@ class _Expression:
             else ()
         )
         return [*failure, said, *(event(**line.origin) for event in self._also)]
+
+    def _converter(self, group: str) -> _Convert:
+        return self._reads.get(group) or self._fields.get(group, str)
 
     def _values_of(self, spans: Mapping[str, Span]) -> dict[str, Any]:
         """Return the fields that groups fill."""

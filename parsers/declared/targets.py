@@ -44,8 +44,6 @@ _RATES: Final = {"samples_per_second", "tokens_per_second", "tokens_per_second_p
 _RATIOS: Final = {"mfu"}
 _SECONDS: Final = {"seconds_per_iteration", "elapsed_seconds", *PARTS}
 
-_MICRO = re.compile(r"\d")
-
 
 def _times(unit: str) -> Convert:
     return lambda text: fields.seconds(fields.finite(text), unit)
@@ -93,19 +91,8 @@ def _unix(divisor: int) -> Convert:
     return convert
 
 
-def iso_of(text: str) -> str | None:
-    """Return a timestamp in any of the loggers' forms as ISO 8601."""
-    if text[2:3] == "/" and text[5:6] == " ":  # `05/31 10:00:00`
-        return f"--{text[0:2]}-{text[3:5]}T{text[6:]}"
-    if text[4:5] == "/":  # `2025/05/31 10:00:00`
-        return iso_time(f"{text[:4]}-{text[5:7]}-{text[8:]}")
-    if text[2:3] == "/":  # `05/31/2025 10:00:00`
-        return f"{text[6:10]}-{text[0:2]}-{text[3:5]}T{text[11:]}"
-    if text[2:3] == "-":  # `05-31 10:00:00`
-        return f"--{text.replace(' ', 'T', 1)}"
-    if text[10:11] == ",":  # `2025-05-31,10:00:00`
-        text = f"{text[:10]} {text[11:]}"
-    return iso_time(text) if _MICRO.match(text) else None
+def _time(text: str) -> str | None:
+    return iso_time(text) if text[:1].isdigit() else None
 
 
 def _text(text: str) -> str | None:
@@ -137,7 +124,7 @@ UNITS: Final[dict[str, dict[str, Convert]]] = {
     },
     "tflops": {"": fields.finite, "TFLOP/s": fields.finite, "GFLOP/s": _over(1e3), "FLOP/s": _over(1e12),
                "printed": fields.teraflops},
-    "time": {"": iso_of, "unix s": _unix(1), "unix ms": _unix(1000)},
+    "time": {"": _time, "unix s": _unix(1), "unix ms": _unix(1000)},
     "path": {"": _text},
 }  # fmt: skip
 """Our name -> unit -> converter. The empty unit is the default."""
@@ -236,6 +223,7 @@ CONVERTERS: Final[dict[str, Convert]] = {
     "truth or number": lambda text: text.strip() if text.strip() in ("True", "False") else fields.integer(text),
     "true": bool,
     "time": iso_time,
+    "date and zone": date_of,
     "date": lambda text: (date_of(text) or "").removesuffix("+00:00") or None,
     "step in a path": _step_in,
     "without dots behind": lambda text: text.rstrip("."),

@@ -117,14 +117,20 @@ class Prefix:
 
 
 def iso_time(text: str) -> str:
-    """Return `2023-10-19 23:07:45,931`, `20251202 06:56:28` or, without a year, `May  1 12:00:00` and `414
-    18:38:58.281` as ISO 8601.
+    """Return `2023-10-19 23:07:45,931`, `20251202 06:56:28`, `2025/05/31 10:00:00`, `05/31/2025 10:00:00` or, without a
+    year, `May  1 12:00:00`, `414 18:38:58.281`, `05/31 10:00:00` and `05-31 10:00:00` as ISO 8601.
     """
     if text[:1].isalpha():
         return f"--{MONTHS.index(text[:3]) + 1:02d}-{text[4:6].replace(' ', '0')}T{text[7:]}"
     if " " in text[3:5]:
         date, _, clock = text.partition(" ")
         return f"--{date[:-2]:0>2}-{date[-2:]}T{clock}"
+    if text[2:3] in ("/", "-") and text[5:6] == " ":
+        return f"--{text[0:2]}-{text[3:5]}T{text[6:]}"
+    if text[2:3] == "/":
+        return f"{text[6:10]}-{text[0:2]}-{text[3:5]}T{text[11:]}"
+    if text[4:5] == "/" or text[10:11] == ",":  # `2025-05-31,10:00:00`
+        text = f"{text[:4]}-{text[5:7]}-{text[8:10]} {text[11:]}"
     if len(text) == 17 and text[8] == " ":
         text = f"{text[:4]}-{text[4:6]}-{text[6:8]} {text[9:]}"
     return text.replace(" ", "T", 1).replace(",", ".")

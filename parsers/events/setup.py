@@ -90,6 +90,8 @@ class IterationsSkipped(Event, frozen=True, kw_only=True, gc=False, tag="iterati
 class TimeShown(Remark, frozen=True, kw_only=True, gc=False, tag="time"):
     """A line of which only the time is known: a status line of a site or a library's note."""
 
+    logged_at: str
+
 
 class SoftwareSeen(Remark, frozen=True, kw_only=True, gc=False, tag="software"):
     """A version from ds_report or a banner."""
