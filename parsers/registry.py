@@ -19,7 +19,7 @@ from megatron_monitor.parsers.patterns import Guarded
 _ORDER = (
     "neox", "megatron", "hf-trainer", "dllogger", "deepspeed", "megatron_reports", "nvrx", "arguments",
     "slurm", "batch", "nccl", "failures", "tracebacks", "pytorch", "torchrun", "launchers", "system",
-    "environment", "gpu", "generation-engines", "hf_settings", "documents",
+    "environment", "gpu", "generation-engines", "hf_settings", "hf-settings", "documents",
 )  # fmt: skip
 """Names in parsers/formats: a module, a file (`.yaml`), or the file after the module of its name."""
 _CODE = (arguments, batch, hf_settings, megatron, megatron_reports, torchrun, tracebacks)
