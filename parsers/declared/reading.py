@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple, get_args
 
 from megatron_monitor.parsers import events
@@ -210,17 +210,22 @@ class LineReader:
                 yield events.ThroughputReported(**rates, **origin)
 
 
-def pairs_in(rest: str, spec: LineSpec) -> dict[str, str]:
+def pairs_in(rest: str, spec: LineSpec) -> Mapping[str, str]:
     """Return names and values of a text. The first value of a name counts."""
-    if spec.form == "json":
+    return _pairs(rest, spec.form, spec.separator, spec.assign, spec.until)
+
+
+@lru_cache(8)  # several readings cut the same line in the same way
+def _pairs(rest: str, form: str, separator: str, assign: str, until: str) -> dict[str, str]:
+    if form == "json":
         return flat_json(rest)
-    if spec.until:
-        rest = rest.partition(spec.until)[0]
-    assign = spec.assign.strip() or spec.assign
-    if not spec.separator.strip():
+    if until:
+        rest = rest.partition(until)[0]
+    assign = assign.strip() or assign
+    if not separator.strip():
         rest = _around(assign).sub(lambda _: assign, rest)
     found: dict[str, str] = {}
-    for piece in rest.split(spec.separator, _MAX_PAIRS)[:_MAX_PAIRS]:
+    for piece in rest.split(separator, _MAX_PAIRS)[:_MAX_PAIRS]:
         name, assigned, value = piece.strip().rpartition(" ") if assign == " " else piece.partition(assign)
         if assigned:
             value = value.strip(_AROUND)
