@@ -51,6 +51,8 @@ def test_name_and_value(piece: str, pair: tuple[str, str] | None) -> None:
         ("13100.0/13240.9", 13100.0),
         ("496.3 (avg 496.1)", 496.3),
         ("35.8%", 35.8),
+        ("4.71K", 4710.0),
+        ("177,138", 177138.0),
         ("INF", math.inf),
         ("-inf", -math.inf),
         (".5", 0.5),

@@ -19,8 +19,6 @@ _LABELS = {
     r"lm[ _-]loss": ("lm_loss", 1),
     r"loss scale": ("loss_scale", 1),
     r"grad norm": ("grad_norm", 1),
-    r"params norm": ("params_norm", 1),
-    r"num zeros": ("num_zeros", 1),
     r"number of skipped iterations": ("skipped_iterations", 1),
     r"number of nan iterations": ("nan_iterations", 1),
     r"samples per second": ("samples_per_second", 1),
