@@ -279,8 +279,9 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
     while time.monotonic() - began < 60.0 * minutes:
         soak.look_after()
         memory.append(rss_of(soak.programs["observer"].pid))
-        hanging = soak.chance.choice(soak.trainings) if soak.chance.random() < 0.35 else None
-        if hanging is not None:
+        hanging = None
+        if soak.chance.random() < 0.35:  # each hang that ended doubles the progress timeout of its run
+            hanging = min(soak.chance.sample(soak.trainings, 4), key=lambda training: len(training.hung))
             hanging.hanging.set()
             hanging.hung.append([time.monotonic(), float("inf")])
             hangs += 1

@@ -37,7 +37,7 @@ from megatron_monitor.identity import named
 from megatron_monitor.notifiers.posting import opener
 from megatron_monitor.pushed import REFUSED
 from megatron_monitor.store import Store
-from megatron_monitor.system.clock import Clock
+from megatron_monitor.system.clock import Clock, SteadyClock
 from megatron_monitor.system.flag import Flag
 
 _log = logging.getLogger(__name__)
@@ -93,6 +93,17 @@ class Progress:
     last: dict[str, int] = field(default_factory=dict)
     """File -> Unix nanosecond of its last line; no two lines share one."""
     batch: bytes = b""  # the lines before these positions, until they are accepted
+    wall_offset: float = 0.0  # seconds by which the wall clock was set
+    saved_at: float = float("-inf")
+
+
+class _NeverSet:
+    """The host's clocks, but wall time does not jump. Otherwise lines would be dated far ahead after the clock was set
+    back, and the receiver dates such lines by their arrival: those that are sent twice would count twice.
+    """
+
+    def __init__(self, clock: Clock, steady: SteadyClock) -> None:
+        self.wall, self.monotonic, self.sleep = steady.now, clock.monotonic, clock.sleep
 
 
 class _ForwardedFile:
@@ -143,7 +154,7 @@ class Forwarder:
         seconds between two. The state is in `directory`: StateInUseError, StateNewerError, OSError.
         """
         self._stopping = Flag()
-        self._target, self._clock = target, clock
+        self._target = target
         label, name, self._heartbeat_interval = heartbeat
         self._agent = {label: name}
         self._labels = {**self._agent, "node_name": name, **labels}
@@ -160,8 +171,10 @@ class Forwarder:
             _log.warning("state %s; the files are sent from their beginnings", problem)
         self._files: dict[str, _ForwardedFile] = {}
         self._forgotten: set[str] = set()
+        self._steady = SteadyClock(clock, self._progress.wall_offset, self._progress.saved_at)
+        self._clock = _NeverSet(clock, self._steady)
         self._inbox = Inbox(QUEUE_SIZE)
-        self._follower = Follower(watches, self._progress.positions, self._inbox, clock=clock)
+        self._follower = Follower(watches, self._progress.positions, self._inbox, clock=self._clock)
         self._heartbeat_at = float("-inf")
         self._ready_bytes = 0
 
@@ -217,8 +230,10 @@ class Forwarder:
         self._progress.positions |= {name: file.position for name, file in self._files.items()}
         self._progress.last |= {name: file.last for name, file in self._files.items()}
         self._progress.batch = gzip.compress(msgspec.json.encode({"streams": streams}), 1)
+        self._steady.look()
+        self._progress.wall_offset, self._progress.saved_at = self._steady.offset, self._steady.now()
         parts = {_PART: msgspec.msgpack.encode(self._progress)}
-        while not self._store.save(parts) and not self._stopping.wait(_MAX_RETRY_PAUSE):
+        while not self._store.save(parts) and not self._stopping.wait(_MIN_PAUSE):
             pass  # a batch that is sent without being saved would be sent twice after a kill
         self._deliver()
         self._ready_bytes = 0
