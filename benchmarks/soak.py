@@ -16,6 +16,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -233,7 +234,16 @@ class Soak:
         metric = "megatron_hang_deadline_timestamp_seconds"
         self.wait(lambda: name in self.metrics(metric), WITHIN)  # the daemon may have been started a moment ago
         deadline = self.metrics(metric).get(name, 0.0)
-        return max(0.0, deadline - self.metrics("megatron_last_progress_timestamp_seconds").get(name, deadline))
+        seconds = deadline - self.metrics("megatron_last_progress_timestamp_seconds").get(name, deadline)
+        return min(max(0.0, seconds), 3600.0)  # +Inf if no progress is expected
+
+    def plan(self, name: str) -> str:
+        """What the remediator states about the run."""
+        try:
+            record = json.loads((self.directory / "state-remediator" / "record.json").read_text())
+        except (OSError, ValueError) as error:
+            return str(error)
+        return "; ".join(record.get("plans", {}).get(name, ["no plan"]))
 
     def _page(self) -> str:
         try:
@@ -274,8 +284,10 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
     began = time.monotonic()
     for training in soak.trainings:
         training.start()
-    time.sleep(20.0)
+    # A log that was silent before the observer's first start is old, and not followed for hangs.
+    soak.wait(lambda: min(soak.metrics().values(), default=0.0) >= 20.0, 3 * WITHIN)
     hangs, late, missed, memory = 0, list[float](), list[str](), list[float]()
+    stayed = list[str]()
     while time.monotonic() - began < 60.0 * minutes:
         soak.look_after()
         memory.append(rss_of(soak.programs["observer"].pid))
@@ -295,8 +307,11 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
                 late.append(max(0.0, soak.webhook.of(name, "firing", since)[0] - healthy))
             else:
                 missed.append(f"{name}: {time.monotonic() - since:.0f} s silent, progress timeout {timeout:.0f} s")
-            if hanging.job:
-                soak.wait(lambda j=hanging.job, s=since: any(at >= s for at, _ in soak.requeued(j)), ACTS)  # type: ignore[misc]
+            if hanging.job and not soak.wait(
+                lambda j=hanging.job, s=since: any(at >= s for at, _ in soak.requeued(j)),
+                ACTS,  # type: ignore[misc]
+            ):
+                stayed.append(f"{name}: {soak.plan(name)}")
             hanging.hung[-1][1] = time.monotonic()
             hanging.hanging.clear()
             soak.wait(lambda n=name, s=hanging.hung[-1][1]: soak.webhook.of(n, "resolved", s), WITHIN)  # type: ignore[misc]
@@ -319,7 +334,7 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
         "false alarms": [f"{one['run']} {one['incident']}: {one['summary']}" for one in false],
         "messages accepted": len(accepted),
         "accepted twice under one id": len(accepted) - len({one["id"] for _, one in accepted}),
-        "requeues": len(soak.requeued()), "unwanted actions": soak.unwanted(),
+        "requeues": len(soak.requeued()), "hung and not requeued": stayed, "unwanted actions": soak.unwanted(),
         "MB of the observer, smallest and largest": [round(min(memory)), round(max(memory))],
         "programs that ended by themselves": dict(soak.unasked),
     }  # fmt: skip
@@ -332,20 +347,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--runs", type=int, default=8)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="soak-") as directory:
-        soak = Soak(Path(directory), options.runs, random.Random(options.seed))
-        try:
-            figures = play(soak, options.minutes)
-        finally:
-            for program in soak.programs.values():
-                program.kill()
-            soak.log.close()
+    directory = tempfile.mkdtemp(prefix="soak-")
+    soak = Soak(Path(directory), options.runs, random.Random(options.seed))
+    try:
+        figures = play(soak, options.minutes)
+    finally:
+        for program in soak.programs.values():
+            program.kill()
+        soak.log.close()
     print(json.dumps(figures, indent=2))
     faults = (
         "runs whose count differs", "not notified", "false alarms", "accepted twice under one id", "unwanted actions",
         "programs that ended by themselves",
     )  # fmt: skip
-    return int(any(figures[name] for name in faults))
+    if any(figures[name] for name in faults):
+        print(f"logs and states are kept in {directory}", file=sys.stderr)
+        return 1
+    shutil.rmtree(directory)
+    return 0
 
 
 def free_port() -> int:
