@@ -73,6 +73,7 @@ class HangSettings(RuleSettings, frozen=True, kw_only=True):
 _FIRST_LATE = 1800.0  # seconds after which a run is shown as late, because first timeouts are long
 # Additional seconds for a first line after several or an unknown number of iterations: 9,750 s was seen.
 _FIRST_LINE = 7200.0
+_ANY_INTERVAL = 200  # iterations from the first step, which is printed at any interval, to the next line
 _HICCUP_FACTOR = 1.5  # times the longest of the last 50 gaps: usual hiccups are not a hang
 # Times the longest silence of the last day that was reported as a hang and ended in progress: most are saves without a
 # line, and saves vary (206 to 335 s in one run).
@@ -271,10 +272,11 @@ class _Phase:
         if attempt.first_iteration == 1 and trainer:  # printed independently of `logging_steps`
             seconds = max(minimum, self.settings.first_of("first_iteration"), 5 * first)
             return Timeout(seconds, None, "only one line is known, so the iterations between two lines are unknown")
-        guess = likely_interval(attempt.first_iteration or 1)  # programs report multiples of their interval
+        number = attempt.first_iteration or 0  # programs report multiples of their interval, and the first step as well
+        guess = likely_interval(number) if number > 1 else _ANY_INTERVAL
         expected = first * guess
         # A wrong guess must not hide a hang for half a day.
-        most = max(2 * _FIRST_LATE, 1.5 * expected, 5 * first)
+        most = max(2 * _FIRST_LATE, 5 * first, 1.5 * expected if number > 1 else 0.0)
         reason = f"5 x the first iteration, if a line is written every {guess}"
         return Timeout(max(minimum, min(5 * expected, most)), expected, reason)
 
