@@ -129,17 +129,6 @@ def test_a_save_that_ends_its_attempt_is_part_of_the_crash() -> None:
     assert not run.fired(FAILED)
 
 
-def test_an_attempt_that_is_ended_in_a_save() -> None:
-    """The scheduler's words are the cause."""
-    run = saving()
-    run.say(
-        "slurmstepd: error: *** JOB 1718955 ON nid006149 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n", 5.0
-    )
-    run.say("", 60.0)
-    assert [item.incident for item in run.loud()] == ["crash"]
-    assert "the checkpoint of iteration 150 may be incomplete" in run.firing("crash").summary
-
-
 def test_an_attempt_that_ends_in_a_save_without_a_word() -> None:
     """Only the next attempt shows it: the save is reported then."""
     run = saving()
