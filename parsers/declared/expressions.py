@@ -68,44 +68,46 @@ class _Expression:
 
     def read(self, match: re.Match[str], line: Line, end: int | None = None) -> Sequence[Event | Spanned]:
         """Return the events of a match. `end` is where the text after the match ends."""
-        spec, origin = self._spec, line.origin_spans
+        spec = self._spec
         if spec.location and not self._location.search(line.prefix.location or ""):
             return ()
-        spans: dict[str, Any] = {}
-        for one in (match, *(pattern.search(line.text) for pattern in self._extra_patterns)):
-            if one:
-                found = {name: one.span(name) for name, text in one.groupdict().items() if text is not None}
-                spans |= {name: line.span(at, self._converter(name)) for name, at in found.items()}
-        for name in self._several & spans.keys():
-            matches = next(one for one in self._extra_patterns if name in one.groupindex).finditer(
-                line.text[:_SEARCHED]
-            )
-            spans[name] = tuple(line.span(one.span(name), self._converter(name)) for one in matches)
+        spans = self._spans_of(match, line)
         fields = self._values_of(spans)
         if self._has_pairs:
-            pairs, start = pairs_in(line.text[match.end() : end], spec), match.end()
-            behind: dict[str, Any] = {}
-            gather(behind, placed(pairs, line.text, start, spec), line, self._target)
-            if not any(value_of(value) not in (None, {}) for value in behind.values()):
+            behind = self._behind(line, match.end(), end)
+            if not behind:
                 return ()
             fields |= behind
-        if fields and not value_of(fields):
-            return ()
-        texts = {
-            name: value_of(span) if name in self._reads else span.text
-            for name, span in spans.items()
-            if name not in self._several
-        }
-        said = Spanned(self._event, origin | self._given(texts, line) | fields)
+        found = {name: span for name, span in spans.items() if isinstance(span, Span)}
+        texts = {name: span.value if name in self._reads else span.text for name, span in found.items()}
+        said = Spanned(self._event, line.origin_spans | self._given(texts, line) | fields)
         values = value_of(said.values)
-        if not values.keys() >= self._needs:
+        if not values.keys() >= self._needs or (fields and not value_of(fields)):
             return ()
-        failure = (
-            spec.failed.event(values.get("exit_code"), texts, {name: values.get(name) for name in line.origin})
-            if spec.failed
-            else ()
-        )
+        origin = {name: values.get(name) for name in line.origin}
+        failure = spec.failed.event(values.get("exit_code"), texts, origin) if spec.failed else ()
         return [*failure, said, *(event(**line.origin) for event in self._also)]
+
+    def _spans_of(self, match: re.Match[str], line: Line) -> dict[str, Any]:
+        """Return the groups of the match and of the further expressions. A field with several values has all matches of
+        its expression.
+        """
+        spans: dict[str, Any] = {}
+        for one in (match, *(pattern.search(line.text) for pattern in self._extra_patterns)):
+            found = {name: one.span(name) for name, text in one.groupdict().items() if text is not None} if one else {}
+            spans |= {name: line.span(at, self._converter(name)) for name, at in found.items()}
+        for name in self._several & spans.keys():
+            pattern = next(one for one in self._extra_patterns if name in one.groupindex)
+            matches = pattern.finditer(line.text[:_SEARCHED])
+            spans[name] = tuple(line.span(one.span(name), self._converter(name)) for one in matches)
+        return spans
+
+    def _behind(self, line: Line, start: int, end: int | None) -> dict[str, Any]:
+        """Return the fields that the pairs after the match fill, or nothing if none of them has a value."""
+        found: dict[str, Any] = {}
+        pairs = pairs_in(line.text[start:end], self._spec)
+        gather(found, placed(pairs, line.text, start, self._spec), line, self._target)
+        return found if any(value_of(value) not in (None, {}) for value in found.values()) else {}
 
     def _converter(self, group: str) -> _Convert:
         return self._reads.get(group) or self._fields.get(group, str)
