@@ -60,8 +60,8 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     if report.seconds is not None:
         attempt.latest.seconds_per_iteration = report.seconds
         record_seconds(state, report, report.steps or delta, first=first)
-    if report.steps is not None and report.seconds is not None and not first:
-        _count_before(state, report.seconds)
+    if report.steps is not None:
+        _count_before(state, report.seconds or 0.0)
     if attempt.timers.own:
         attempt.timers.settle(iteration, attempt.step_seconds)
     state.learned.highest_iteration = max(iteration, state.learned.highest_iteration or 0)

@@ -12,10 +12,9 @@ from megatron_monitor.run.steps.counting import StepReport, count_step, measure,
 
 def fold_engine_step(state: RunState, event: EngineStepLogged, context: EventContext) -> Moved:
     """Fold a step of DeepSpeed's engine, which counts or adds to another step source. Return whether it is progress."""
-    if event.max_allocated_bytes is not None or event.allocated_bytes is not None:
-        memory = state.attempt.memory
-        memory.allocated = event.allocated_bytes or memory.allocated
-        memory.max_allocated = max(event.max_allocated_bytes or 0, memory.max_allocated or 0) or None
+    memory = state.attempt.memory
+    memory.allocated = event.allocated_bytes or memory.allocated
+    memory.max_allocated = max(event.max_allocated_bytes or 0, memory.max_allocated or 0) or None
     if event.step <= 0:
         return False
     counts = take_engine(state, event, event.format or DEEPSPEED.name, context)
@@ -40,7 +39,7 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, context: EventCon
     return progressed
 
 
-def _fold_step(state: RunState, event: EngineStepLogged, number: int, context: EventContext) -> Moved:
+def _take_values(state: RunState, event: EngineStepLogged) -> None:
     attempt, engine, latest = state.attempt, state.attempt.engine, state.attempt.latest
     attempt.format = event.format or attempt.format or DEEPSPEED.name
     if event.train_steps is not None:
@@ -56,6 +55,11 @@ def _fold_step(state: RunState, event: EngineStepLogged, number: int, context: E
         latest.samples_per_second = event.samples_per_second
         engine.rates.add(event.samples_per_second)
     latest.global_batch_size = attempt.topology.global_batch_size
+
+
+def _fold_step(state: RunState, event: EngineStepLogged, number: int, context: EventContext) -> Moved:
+    _take_values(state, event)
+    attempt, engine, latest = state.attempt, state.attempt.engine, state.attempt.latest
     seconds = event.seconds_per_step
     if seconds is None and event.samples_per_second and latest.global_batch_size:
         seconds = latest.global_batch_size / event.samples_per_second

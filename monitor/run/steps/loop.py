@@ -38,8 +38,7 @@ def fold_iteration(state: RunState, event: IterationLogged, context: EventContex
         attempt.iterations = iteration
         attempt.first_iteration_seconds = None  # a mean of many iterations does not measure the first one
     attempt.last_raw = raw if isinstance(raw := context.entry.raw, bytes) else raw.encode()
-    if attempt.tflops_formula is None and event.tflops is not None and attempt.pure_seconds is not None:
-        _explain(attempt, event.tflops, event.seconds_per_iteration or attempt.pure_seconds)
+    _explain(attempt, event.tflops, event.seconds_per_iteration or attempt.pure_seconds)
     return phase
 
 
@@ -88,9 +87,10 @@ def _seconds(
     return measure(state, event.iteration, event.elapsed_seconds, clock)
 
 
-def _explain(attempt: Attempt, printed: float, seconds: float) -> None:
+def _explain(attempt: Attempt, printed: float | None, seconds: float | None) -> None:
     """Find the formula of the printed TFLOPs. Takes half a millisecond: only for the first lines of an attempt."""
-    if attempt.unexplained < EXPLANATIONS:
+    unknown = attempt.tflops_formula is None and attempt.unexplained < EXPLANATIONS
+    if unknown and printed is not None and seconds is not None and attempt.pure_seconds is not None:
         batch_size, sequence_length = attempt.latest.global_batch_size, attempt.latest.sequence_length
         attempt.tflops_formula = flops.explain_printed(printed, attempt.topology, seconds, batch_size, sequence_length)
         attempt.unexplained += attempt.tflops_formula is None

@@ -32,15 +32,10 @@ _OF_EVALUATION = ("", "eval", "evaluating", "evaluation", "validation", "predict
 
 def fold_trainer_progress(state: RunState, event: TrainerProgressed, context: EventContext) -> Moved:
     """Process a progress bar. Return True if it was progress of the training or of an evaluation within it."""
-    attempt = state.attempt
-    trainer, name = attempt.trainer, event.description.lower()
-    if trainer.inferred and event.total == trainer.total:
-        if event.step == 0 and attempt.last_iteration == trainer.before + event.total:  # one bar per epoch
-            trainer.before += event.total
-        event = structs.replace(event, step=trainer.before + event.step)
+    event, name = _through_epochs(state.attempt, event), event.description.lower()
     if event.step == 0 and name in _OF_TRAINING:
         take_bar(state, event.total, context)
-        attempt, trainer = state.attempt, state.attempt.trainer
+    attempt, trainer = state.attempt, state.attempt.trainer
     if not trainer.declared and (trainer.total is None or _is_drawn_out(attempt)) and name in _OF_TRAINING:
         _suppose(state, event, context)
         attempt, trainer = state.attempt, state.attempt.trainer
@@ -53,6 +48,16 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, context: Ev
     state.proven = True
     attempt.train_iterations = trainer.before + event.total
     return _step(state, _timed(state, event, context))
+
+
+def _through_epochs(attempt: Attempt, event: TrainerProgressed) -> TrainerProgressed:
+    """Count on, if a bar of the same length is drawn for each epoch."""
+    trainer = attempt.trainer
+    if not trainer.inferred or event.total != trainer.total:
+        return event
+    if event.step == 0 and attempt.last_iteration == trainer.before + event.total:
+        trainer.before += event.total
+    return structs.replace(event, step=trainer.before + event.step)
 
 
 def _of_another(state: RunState, event: TrainerProgressed, context: EventContext) -> Moved:
@@ -195,10 +200,8 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, context: EventContex
         return attempt.phase in ENDED or "training"
     if step <= (attempt.last_iteration or 0):
         return True  # the bar before it has counted
-    if event.seconds_per_step is None and trainer.bar is None:
-        seconds, steps = measure(state, step, None, context.clock)
-    else:
-        seconds, steps = event.seconds_per_step, None
+    by_stamps = event.seconds_per_step is None and trainer.bar is None
+    seconds, steps = measure(state, step, None, context.clock) if by_stamps else (event.seconds_per_step, None)
     return _step(state, StepReport(step, seconds, context, steps)) or True
 
 
