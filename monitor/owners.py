@@ -129,10 +129,8 @@ def by_host(pod: str, host: str, domain: str) -> str | None:
 
 def unsure_pod(path: str) -> str:
     """Return the pod that wrote a file if the pod's name does not contain its owner; otherwise empty."""
-    if (log := pod_at(path)) is None:
-        return ""
-    found = owner({}, log.space, log.pod, log.container)
-    return log.pod if found is not None and found.sure == "no" else ""
+    log, found = pod_at(path), owner_at(path)
+    return log.pod if log is not None and found is not None and found.sure == "no" else ""
 
 
 def in_spool(pod: str) -> str:

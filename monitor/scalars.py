@@ -27,6 +27,7 @@ _DURATION = lazy("".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,9}})?){unit})?" for unit in 
 # 2%, 0.5 %
 _PERCENT = lazy(r"(?P<percent>\d{1,9}(?:\.\d{1,9})?) ?%", re.ASCII)
 
+_SEARCH_SECONDS: Final = 0.5
 MAX_PATTERN: Final = 2000
 """Most characters of a regular expression."""
 _HEADER: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}"  # a token, RFC 9110 5.6.2
@@ -38,6 +39,15 @@ def compiled(pattern: str) -> Any:
     import regex  # few configurations have a pattern
 
     return regex.compile(pattern)
+
+
+def found_group(pattern: str, text: str, name: str) -> str | None:
+    """Return that group of a user's pattern in a short text; None without a match within half a second."""
+    try:
+        found = compiled(pattern).search(text, timeout=_SEARCH_SECONDS)
+    except TimeoutError:
+        return None
+    return found[name] if found else None
 
 
 def _text(raw: object, expected: str) -> str:

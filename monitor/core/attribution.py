@@ -38,7 +38,7 @@ from megatron_monitor.run.experiments import BOUNDS, HELD_SECONDS
 from megatron_monitor.run.job import OVER, RUNNING
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
-from megatron_monitor.run.restarts import JOB_VARIABLE, printed_job
+from megatron_monitor.run.restarts import JOB_VARIABLE, printed_job, stamp_of
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.copies import Report
 from megatron_monitor.run.steps.step import STEP_EVENTS
@@ -156,7 +156,7 @@ class Attribution:
         elif (printed := printed_job(event)) and not member.trusted:
             self._take_key(source, identity.printed_key(printed))
         elif isinstance(event, ArgumentsDumped) and member.arguments is None:
-            member.arguments = identity.digest(event.values)
+            member.arguments = stamp_of(event)
             if not self.waits(source):
                 run_streams.add(source)
 

@@ -94,8 +94,8 @@ class StreamIdentity(Struct, omit_defaults=True, gc=False):
     first_stamp: float | None = None
     last_stamp: float | None = None
     """Stamps of its first and last lines, on the log's clock."""
-    arguments: int | None = None
-    """Digest of its arguments."""
+    arguments: str | None = None
+    """The stamp of its arguments."""
     lines: tuple[int, ...] = ()
     """Digests of its first step lines."""
     rank: int | None = None
@@ -296,11 +296,6 @@ def label_of(member: StreamIdentity, path: str, other: StreamIdentity, other_pat
         return stem
     folder = posixpath.basename(posixpath.dirname(path))
     return folder if folder != posixpath.basename(posixpath.dirname(other_path)) else "2"
-
-
-def digest(values: Mapping[str, str]) -> int:
-    """Return a digest of arguments that is equal in every process."""
-    return crc32(repr(sorted(values.items())).encode("utf-8", "replace"))
 
 
 def page(members: Mapping[str, StreamIdentity], shared: Sequence[str]) -> dict[str, Any]:

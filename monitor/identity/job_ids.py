@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from megatron_monitor.parsers.patterns import lazy
-from megatron_monitor.scalars import compiled
+from megatron_monitor.scalars import found_group
 
 _ID: Final = lazy(r"[1-9]\d{0,9}(?:_\d{1,9})?", re.ASCII)
 # slurm-1234.out, slurm-1234_7.out: Slurm's own names, `slurm-%j.out` and `slurm-%A_%a.out`
@@ -19,7 +19,6 @@ _LAST: Final = lazy(
     r"(?:[-_.](?:(?!.*\d{3})[\w.-]*|[A-Za-z]\w*(?:-\d{1,3})*(?:\.\w{1,8})?))?$",
     re.ASCII,
 )
-_SEARCH_SECONDS: Final = 0.5  # for a user's pattern; a path is short
 
 
 def valid(text: str | None) -> str:
@@ -29,11 +28,7 @@ def valid(text: str | None) -> str:
 
 def by_pattern(path: str, pattern: str) -> str:
     """Return the id in the group `job` of the operator's pattern, or "" if there is none."""
-    try:
-        found = compiled(pattern).search(path, timeout=_SEARCH_SECONDS)
-    except TimeoutError:
-        found = None
-    return valid(found["job"] if found else None)
+    return valid(found_group(pattern, path, "job"))
 
 
 def own_form(path: str) -> str:

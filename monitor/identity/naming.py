@@ -16,10 +16,9 @@ from megatron_monitor.follow.patterns import PathPattern
 from megatron_monitor.owners import owner_at
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.pushed import run_at
-from megatron_monitor.scalars import compiled
+from megatron_monitor.scalars import found_group
 
 MAX_NAME: Final = 200
-_SEARCH_SECONDS: Final = 0.5  # for a user's pattern; a path is short
 
 # 2340723.out  main_log.txt  train.log.1  train.log-20261121.gz
 _SUFFIX = re.compile(r"\.(?:out|err|log|txt)(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
@@ -75,7 +74,7 @@ def name_by(path: str, led: PatternMatch, watches: Sequence[Watch]) -> tuple[str
     if watch is not None and watch.labels:
         return _clean(run_at(path)), "labels"
     if watch is not None and watch.name_from is not None:
-        named = searched(watch.name_from, path)
+        named = found_group(watch.name_from, path, "run")
         if named:
             return _clean(named), "name_from"
     owner = owner_at(path)
@@ -129,15 +128,6 @@ def experiment_name(log: str, label: str) -> str:
 @functools.lru_cache(maxsize=256)
 def _normal(paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(posixpath.normpath(pattern) for pattern in paths)
-
-
-def searched(pattern: str, path: str) -> str | None:
-    """Return the group `run` of an operator's pattern in the path."""
-    try:
-        match = compiled(pattern).search(path, timeout=_SEARCH_SECONDS)
-    except TimeoutError:  # use the default name
-        return None
-    return match["run"] if match else None
 
 
 def _default(path: str, led: PatternMatch, patterns: tuple[tuple[str, ...], ...]) -> str:

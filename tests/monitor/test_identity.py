@@ -35,7 +35,7 @@ def test_steps_tell_trainings_apart() -> None:
     assert relation(stream(*(TrainerLogged(step=n, loss=1.0) for n in (1, 2))), one, {}) == "another"
     assert relation(stream(), one, {}) == "same"
     first, second = stream(), stream()
-    first.arguments, second.arguments = 1, 2
+    first.arguments, second.arguments = "1", "2"
     assert relation(first, second, {}) == "another"
 
 
