@@ -32,7 +32,10 @@ def fold_iteration(state: RunState, event: IterationLogged, context: EventContex
     state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations or 0)
     whole = bool(in_units) and last is None and attempt.number == 0 and iteration <= LONGEST_INTERVAL
     seconds, steps = _seconds(state, event, context.clock, whole=whole)
-    phase = count_step(state, StepReport(iteration, seconds, context, steps))
+    # a later attempt may continue the time of the one before (Composer's does)
+    states_begin = event.elapsed_seconds is not None and attempt.number == 0
+    begun = (iteration, event.elapsed_seconds or 0.0) if states_begin else None
+    phase = count_step(state, StepReport(iteration, seconds, context, steps, begun=begun))
     if whole:
         state.iterations_total += iteration - attempt.iterations  # the first line gives all iterations so far
         attempt.iterations = iteration
