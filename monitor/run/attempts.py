@@ -108,7 +108,7 @@ def mark_of(event: Event, source: str = "") -> SetupMark | None:
         case events.ArgumentsDumped():
             return SetupMark("arguments", stamp_of(event), timeless=True)
         case events.MilestoneReached() if event.milestone != "training_done":
-            return SetupMark(event.milestone, event.logged_at or source, timeless=event.logged_at is None)
+            return SetupMark(event.milestone, event.logged_at or source)
         case events.TrainerSetting(name="running_training"):
             return SetupMark(event.name, event.logged_at or source)
         case events.TopologyLogged():  # Megatron's first line, DeepSpeed's launcher's on a node
