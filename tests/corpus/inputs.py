@@ -90,14 +90,14 @@ class _Writer:
             self.play(steps)
 
     def _count(self, bounds: list[int], text: str, every: float = 1.0, **values_of: Any) -> None:
-        """The text for each n of [first, last], `every` seconds apart. In it `{n}`, `{at:%H:%M:%S}` and any number that
-        is given as [first value, step]; or as texts, one for each n.
+        """The text for each n of [first, last], `every` seconds apart. In it `{n}`, `{at:%H:%M:%S}`, `{ran:%M:%S}`
+        since they began, and any number that is given as [first value, step]; or as texts, one for each n.
         """
-        first, last = bounds
+        (first, last), began = bounds, self.at
         for n in range(first, last + 1):
             self.at += every
             values = {name: _value(how, n - first) for name, how in values_of.items()}
-            self.put(self.at, text.format(n=n, at=_utc(self.begins + self.at), **values))
+            self.put(self.at, text.format(n=n, at=_utc(self.begins + self.at), ran=_utc(self.at - began), **values))
 
     def _simulate(
         self, sizes: dict[str, Any], until: int | None = None, *, head: bool = False, part: list[int] | None = None

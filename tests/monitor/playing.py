@@ -11,6 +11,7 @@ from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.state import RunState
 from megatron_monitor.simulate import Fault, Scenario, timeline
 from megatron_monitor.source_clock import TimedEvent
+from tests.corpus.inputs import inputs
 
 
 @dataclass
@@ -84,6 +85,12 @@ def play(timed: Iterable[tuple[float, str]], after: float = 0.0, config: str = "
     playing = Playing(config)
     playing.feed(timed)
     return playing.end(after)
+
+
+def given(group: str, name: str) -> list[tuple[float, str]]:
+    """The texts of an input of the corpus, for what its facts do not hold."""
+    (found,) = (one for one in inputs(group) if one.name == name)
+    return [(piece.at, piece.data.decode()) for piece in found.pieces]
 
 
 def texts(scenario: Scenario) -> Iterator[tuple[float, str]]:

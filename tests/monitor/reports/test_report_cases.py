@@ -1,6 +1,7 @@
 """A report says what the log says: figures that programs print in their own ways, each in a log of cases.yaml."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 
 from tests.commands import command
 from tests.conftest import SHARED
+from tests.monitor.playing import given
 
 FOLDER = Path(__file__).parent
 CASES = {case["name"]: case for case in yaml.safe_load((FOLDER / "cases.yaml").read_text())}
@@ -74,6 +76,19 @@ def test_nemos_bar(tmp_path: Path) -> None:
     row = row_of(tmp_path / "run.log")
     assert (row["last_iteration"], row["train_iterations"], row["restarts"], row["iterations"]) == (1099, 2000, 0, 1099)
     assert row["seconds_per_iteration"] == pytest.approx(4.68)
+
+
+def test_each_experiment_of_a_sweep_has_a_row(tmp_path: Path) -> None:
+    """With figures of its own."""
+    log = tmp_path / "run.log"
+    sweep = given("experiments", "a sweep of three experiments that finish and one that dies at its start")
+    log.write_text("".join(text for _, text in sweep))
+    os.utime(log, (1.7e9, 1.7e9))
+    rows = {row["run"]: row for row in json.loads(command("report", "--json", log).stdout)["rows"]}
+    assert {name: (row["outcome"], row["iterations"], row["restarts"]) for name, row in rows.items()} == {
+        "run": ("ok", 20, 0), "run:exp1": ("ok", 20, 0), "run:exp2": ("ok", 20, 0), "run:exp3": ("crash", 0, 0),
+    }  # fmt: skip
+    assert rows["run:exp1"]["seconds_per_iteration"] == pytest.approx(20.0, abs=0.01)
 
 
 @pytest.mark.real_logs
