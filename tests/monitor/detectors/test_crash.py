@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from megatron_monitor.simulate import Scenario
-from tests.monitor.playing import Played, Playing, fault, play, texts
+from tests.monitor.playing import Played, Playing, fault, given, play, texts
 
 
 def test_a_fatal_line_and_then_nothing() -> None:
@@ -15,6 +15,13 @@ def test_a_fatal_line_and_then_nothing() -> None:
     reported = fault("crash_without_exit", after=220.0).firing("crash_without_exit")
     assert reported.severity == "critical"
     assert "kill-on-bad-exit" in reported.summary
+
+
+def test_a_crash_names_the_checkpoint_that_it_may_have_spoilt() -> None:
+    """And the work that is lost if nothing else was saved."""
+    reported = play(given("saves", "a save that ends its attempt is part of the crash")).of("crash")[0]
+    assert reported.evidence["failed_iteration"] == 150
+    assert "the checkpoint of iteration 150 may be incomplete; 25 min of work" in reported.summary
 
 
 ALONE = Scenario(iterations=120, world_size=8, tp=2, pp=1, global_batch_size=64)
