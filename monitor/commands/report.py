@@ -18,8 +18,7 @@ from megatron_monitor.commands.arguments import (
 from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.config import Config
 from megatron_monitor.once import files_of
-from megatron_monitor.reports.benchmark import benchmark
-from megatron_monitor.reports.formats import Benchmark, are_figures, as_markdown, texts
+from megatron_monitor.reports.formats import Benchmark, are_figures, as_markdown, benchmark, texts
 from megatron_monitor.reports.formats import as_json as json_of
 from megatron_monitor.reports.rows import Options, Row
 from megatron_monitor.scalars import one_line
@@ -96,5 +95,6 @@ def show_on_terminal(found: Benchmark) -> None:
     if missing:
         click.echo(f"Too narrow for these columns: {', '.join(missing)}.")
     click.echo()
-    for text in (*(f"{row.run}: {note}" for row in found.rows for note in row.notes), *found.warnings):
-        click.echo(one_line(text))
+    for row in found.rows:
+        for note in row.notes:
+            click.echo(one_line(f"{row.run}: {note}"))

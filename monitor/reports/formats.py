@@ -1,10 +1,11 @@
-"""The columns of a report and its formats: Markdown, CSV, JSON. Pure.
+"""The table of a report: its columns, the order of its rows, and its formats Markdown and JSON. Pure.
 
 To add a column, add a row to columns.csv. Its value is the field of Row with the same name, which rows.py sets, or
 from `_READ`.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ _SHOW: dict[str, Callable[[Any], str]] = {
 
 
 class Column(NamedTuple):
-    """One figure of a run, its form in each format, and whether repeats of a configuration share it."""
+    """One figure of a run and its form in each format."""
 
     name: str
     """The key in JSON, which has the value in base units."""
@@ -77,8 +78,6 @@ class Column(NamedTuple):
     """The format of the value in Markdown, as for format()."""
     shown: Literal["always", "known"]
     """In Markdown: always, or if a row has it."""
-    repeat: Literal["yes"] | None
-    """`yes` if two runs of one configuration have the same value."""
 
     def value(self, row: Row, base: Row | None = None) -> Any:
         """Return the figure. None: unknown."""
@@ -95,11 +94,28 @@ COLUMNS = rows_of("megatron_monitor.reports", "columns.csv", Column)
 
 @dataclass(slots=True)
 class Benchmark:
-    """Rows in the order to show, and warnings about comparing them."""
+    """Rows in the order to show, and the one with which they are compared."""
 
     rows: list[Row]
     baseline: Row | None
-    warnings: list[str]
+
+
+def benchmark(rows: Sequence[Row], baseline: str | None = None) -> Benchmark:
+    """Sort the rows, the fastest first and unknown times last, and find the baseline by its run name.
+
+    Raises LookupError if no run or several have this name.
+    """
+    ordered = sorted(rows, key=lambda row: (row.seconds_per_iteration or math.inf, row.run))
+    return Benchmark(ordered, _find(ordered, baseline) if baseline is not None else None)
+
+
+def _find(rows: Sequence[Row], name: str) -> Row:
+    exact = [row for row in rows if row.run == name]
+    found = exact or [row for row in rows if row.run.endswith("/" + name) or name in row.sources]
+    if len(found) != 1:
+        known = ", ".join(row.run for row in rows)
+        raise LookupError(f"{name!r} names {len(found)} runs; there are {known}")
+    return found[0]
 
 
 def texts(found: Benchmark) -> dict[str, list[str]]:
@@ -119,17 +135,14 @@ def are_figures(cells: Sequence[str]) -> bool:
 
 
 def as_markdown(found: Benchmark) -> str:
-    """Return a GitHub table, with pipes and line ends in cells escaped, and the warnings."""
+    """Return a GitHub table, with pipes and line ends in cells escaped."""
     columns = []
     for heading, column in texts(found).items():
         cells = [_escaped(cell) for cell in (heading, *column)]
         width, right = max(3, *map(len, cells)), are_figures(column)
         cells.insert(1, "-" * (width - right) + ":" * right)
         columns.append([cell.rjust(width) if right else cell.ljust(width) for cell in cells])
-    parts = [*(f"| {' | '.join(line)} |" for line in zip(*columns, strict=True)), ""]
-    if found.warnings:
-        parts += ["Before comparing:", "", *(f"- {text}" for text in found.warnings), ""]
-    return "\n".join(parts)
+    return "".join(f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True))
 
 
 def _escaped(text: str) -> str:
@@ -137,10 +150,10 @@ def _escaped(text: str) -> str:
 
 
 def as_json(found: Benchmark) -> str:
-    """Return `{"rows": [...], "baseline": RUN, "warnings": [...]}`. A row has all known columns."""
+    """Return `{"rows": [...], "baseline": RUN}`. A row has all known columns."""
     rows = [{column.name: column.value(row, found.baseline) for column in COLUMNS} for row in found.rows]
     known = [{name: value for name, value in row.items() if value not in (None, [], {})} for row in rows]
-    document: dict[str, Any] = {"rows": known, "warnings": found.warnings}
+    document: dict[str, Any] = {"rows": known}
     if found.baseline is not None:
         document["baseline"] = found.baseline.run
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

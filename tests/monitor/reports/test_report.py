@@ -144,24 +144,6 @@ def test_columns_are_the_public_ones(tmp_path: Path) -> None:
     assert [cell.strip() for cell in row][10:14] == ["105.22", "149.02", "19.464", "120"]
 
 
-def test_repeats_that_are_far_apart(tmp_path: Path) -> None:
-    """The same configuration 30 % apart."""
-    log(tmp_path / "a.log", noise=0.0)
-    log(tmp_path / "b.log", noise=0.0, seconds_per_iteration=136.8)
-    (warning,) = json.loads(invoke(str(tmp_path), "--json").stdout)["warnings"]
-    assert warning == "b takes 30% longer than a with the same configuration: report the spread"
-
-
-def test_what_forbids_comparing_is_told(tmp_path: Path) -> None:
-    """CUDA_LAUNCH_BLOCKING, the number format, and the formulas of two programs."""
-    log(tmp_path / "a.log", launch_blocking=1)
-    log(tmp_path / "b.log", launch_blocking=0, fp16=True, format="megatron-lm")
-    warnings = json.loads(invoke(str(tmp_path), "--json").stdout)["warnings"]
-    assert "CUDA_LAUNCH_BLOCKING differs: 1 (a); 0 (b)" in warnings
-    assert "number formats differ: bf16 (a); fp16 (b)" in warnings
-    assert any("TFLOPs are by different formulas" in text for text in warnings)
-
-
 def test_nothing_to_report(tmp_path: Path) -> None:
     """A file without a training is said and fails."""
     (tmp_path / "noise.log").write_text("hello\n")

@@ -9,7 +9,7 @@ import pytest
 from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.commands.report import show_on_terminal
 from megatron_monitor.commands.tables import fitted
-from megatron_monitor.reports.benchmark import benchmark
+from megatron_monitor.reports.formats import benchmark
 from megatron_monitor.reports.rows import Row
 
 
