@@ -18,10 +18,10 @@ from megatron_monitor.follow.discovery import DiscoveredPath
 from megatron_monitor.follow.patterns import absolute
 from megatron_monitor.identity import named
 from megatron_monitor.once import files_of, read_all
-from megatron_monitor.reports.rows import Options, Row, row_of
+from megatron_monitor.reports.rows import Row, row_of
 from megatron_monitor.run import derived
 
-__all__ = ["Options", "Row", "Task", "TaskResult", "read_archive", "read_run", "tasks_of"]
+__all__ = ["Row", "Task", "TaskResult", "read_archive", "read_run", "tasks_of"]
 
 _MAX_TASK_FILES = 25  # twice as many need twice the memory and are hardly faster
 _MAX_TASK_BYTES = 32 << 20
@@ -49,13 +49,14 @@ class TaskResult:
 Read: TypeAlias = Callable[[Task], TaskResult]
 
 
-def read_run(paths: Sequence[str | os.PathLike[str]], options: Options | None = None) -> Row:
+def read_run(paths: Sequence[str | os.PathLike[str]], peak_tflops: float | None = None) -> Row:
     """Return the row of the only run in `paths`, for notebooks and other programs. The row can be pickled.
 
     Raises ValueError if the files hold no run or several.
     """
-    config = Config(runs=(Watch(paths=tuple(absolute(os.fspath(path)) for path in paths)),))
-    rows = read_task(tuple(files_of(config)[0]), config, options or Options()).rows
+    watch = Watch(paths=tuple(absolute(os.fspath(path)) for path in paths))
+    config = Config(runs=(watch,), gpu_peak_tflops=peak_tflops)
+    rows = read_task(tuple(files_of(config)[0]), config).rows
     if len(rows) != 1:
         raise ValueError(
             f"{len(rows)} runs in these files: {', '.join(row.run for row in rows) or 'none'}; one is needed"
@@ -63,11 +64,11 @@ def read_run(paths: Sequence[str | os.PathLike[str]], options: Options | None = 
     return rows[0]
 
 
-def read_task(task: Task, config: Config, options: Options) -> TaskResult:
+def read_task(task: Task, config: Config) -> TaskResult:
     """Read the files of a task to their ends."""
     core, problems = read_all(config, found=task)
     rows = [
-        row_of(run.state, derived.run_state(run.state, run.historical), run.book.history, options)
+        row_of(run.state, derived.run_state(run.state, run.historical), run.book.history, config.gpu_peak_tflops)
         for _, run in sorted(core.runs.items())
         if run.state.proven and run.state.sources
     ]

@@ -1,6 +1,7 @@
 """`report`: print the benchmark table of a folder of logs, one row a run."""
 
 import sys
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
@@ -18,24 +19,18 @@ from megatron_monitor.commands.arguments import (
 from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.config import Config
 from megatron_monitor.once import files_of
-from megatron_monitor.reports.formats import Benchmark, are_figures, as_markdown, benchmark, texts
+from megatron_monitor.reports.formats import are_figures, as_markdown, fastest_first, texts
 from megatron_monitor.reports.formats import as_json as json_of
-from megatron_monitor.reports.rows import Options, Row
+from megatron_monitor.reports.rows import Row
 from megatron_monitor.scalars import one_line
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @json_option
-@click.option("--baseline", metavar="RUN", help="Show each run's difference and scaling efficiency to this one.")
-@click.option("--iterations", type=POSITIVE, help="Show the days to this many iterations.")
-@click.option("--tokens", type=click.FloatRange(1), help="Show the days to this many tokens, e.g. 400e9.")
 @click.option("--workers", type=POSITIVE, help="Processes that read; default: one a core for large archives.")
 @with_config
-def report(
-    paths: tuple[str, ...], as_json: bool, baseline: str | None,
-    iterations: int | None, tokens: float | None, workers: int | None, given: ConfigOptions,
-) -> None:  # fmt: skip
+def report(paths: tuple[str, ...], as_json: bool, workers: int | None, given: ConfigOptions) -> None:
     """Make the benchmark table of PATH: one row a run, medians over steady iterations, the fastest first.
 
     PATH may be files, directories, globs, or - for standard input. A run's name is its file's.
@@ -43,21 +38,16 @@ def report(
     \b
     Examples:
       megatron-monitor report /logs/tuning
-      megatron-monitor report /logs/tuning --baseline tp8-pp12 --iterations 95367
       megatron-monitor report /logs/tuning --json > report.json
     """
     with spooled(paths) as files:
         config = given.configured(files)
-        options = Options(config.gpu_peak_tflops, iterations, round(tokens) if tokens else None)
-        rows, failed = _rows(config, partial(read_task, config=config, options=options), workers)
-    try:
-        found = benchmark(rows, baseline)
-    except LookupError as error:
-        raise click.BadParameter(str(error.args[0]), param_hint="--baseline") from error
+        found, failed = _rows(config, partial(read_task, config=config), workers)
+    rows = fastest_first(found)
     if not as_json and sys.stdout.isatty():
-        show_on_terminal(found)
+        show_on_terminal(rows)
     else:
-        click.echo((json_of if as_json else as_markdown)(found), nl=False)
+        click.echo((json_of if as_json else as_markdown)(rows), nl=False)
     sys.exit(1 if failed or not rows else 0)
 
 
@@ -78,15 +68,15 @@ def _rows(config: Config, read: Read, workers: int | None) -> tuple[list[Row], b
     return rows, failed
 
 
-_FIRST = ("Run", "Sec/it", "TFLOPs", "Iterations", "Samples/s", "Diff", "GPUs", "GBS", "Mem", "TP", "PP", "DP")
+_FIRST = ("Run", "Sec/it", "TFLOPs", "Iterations", "Samples/s", "GPUs", "GBS", "Mem", "TP", "PP", "DP")
 _NAME_WIDTH = 32  # columns reserved for a run's name before other columns are chosen
 
 
-def show_on_terminal(found: Benchmark) -> None:
+def show_on_terminal(found: Sequence[Row]) -> None:
     """Print the most important columns that fit, the names of those that do not, and the notes."""
     from megatron_monitor.commands.tables import fitted, show, width  # loads rich
 
-    if not found.rows:
+    if not found:
         return
     columns = {heading: cells for heading, cells in texts(found).items() if any(cells) and heading != "Notes"}
     rows, right = zip(*columns.values(), strict=True), [are_figures(cells) for cells in columns.values()]
@@ -95,6 +85,6 @@ def show_on_terminal(found: Benchmark) -> None:
     if missing:
         click.echo(f"Too narrow for these columns: {', '.join(missing)}.")
     click.echo()
-    for row in found.rows:
+    for row in found:
         for note in row.notes:
             click.echo(one_line(f"{row.run}: {note}"))

@@ -7,9 +7,8 @@ from `_READ`.
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from megatron_monitor.model.tables import rows_of
 from megatron_monitor.reports.rows import Row
@@ -32,33 +31,17 @@ def _seconds(value: float) -> str:
     return f"{value:.2f}" if value >= 10 else f"{value:.4g}"
 
 
-def _tokens(row: Row, _base: Row | None) -> float | None:
+def _tokens(row: Row) -> float | None:
     return row.samples_per_second * row.sequence_length if row.samples_per_second and row.sequence_length else None
 
 
-def petaflops(row: Row, _base: Row | None = None) -> float | None:
+def petaflops(row: Row) -> float | None:
     """Return TFLOP/s per unit x units / 1024, as seed 003 counts. A unit is a GPU or a CPU node."""
     return row.tflops * row.gpus / 1024 if row.tflops is not None and row.gpus else None
 
 
-def difference(row: Row, base: Row | None) -> float | None:
-    """Return seconds per iteration relative to the baseline's: -0.05 is 5 % faster. None: unknown."""
-    if base is None or not (row.seconds_per_iteration and base.seconds_per_iteration):
-        return None
-    return float(row.seconds_per_iteration / base.seconds_per_iteration - 1)
-
-
-def efficiency(row: Row, base: Row | None) -> float | None:
-    """Return samples per second per GPU over the baseline's: 1 is linear scaling."""
-    if base is None or not (row.samples_per_second and row.gpus and base.samples_per_second and base.gpus):
-        return None
-    return float((row.samples_per_second / row.gpus) / (base.samples_per_second / base.gpus))
-
-
-_READ: dict[str, Callable[[Row, Row | None], Any]] = {
-    "tokens_per_second": _tokens, "difference": difference, "scaling_efficiency": efficiency, "petaflops": petaflops,
-}  # fmt: skip
-"""Name of a column -> its value for (row, baseline). Other columns are the row's field of their name."""
+_READ: dict[str, Callable[[Row], Any]] = {"tokens_per_second": _tokens, "petaflops": petaflops}
+"""Name of a column -> its value. Other columns are the row's field of their name."""
 _SHOW: dict[str, Callable[[Any], str]] = {
     "parameters": size, "seconds_per_iteration": _seconds, "memory_bytes": lambda size: f"{size / GIB:.0f}GB",
     "iterations": lambda count: str(count or ""),
@@ -76,56 +59,28 @@ class Column(NamedTuple):
     """The heading in Markdown. None: not shown there."""
     form: str | None
     """The format of the value in Markdown, as for format()."""
-    shown: Literal["always", "known"]
-    """In Markdown: always, or if a row has it."""
 
-    def value(self, row: Row, base: Row | None = None) -> Any:
+    def value(self, row: Row) -> Any:
         """Return the figure. None: unknown."""
-        return _READ[self.name](row, base) if self.name in _READ else getattr(row, self.name)
+        return _READ[self.name](row) if self.name in _READ else getattr(row, self.name)
 
-    def shows(self, row: Row, base: Row | None) -> str:
+    def shows(self, row: Row) -> str:
         """Return the cell in Markdown, empty if unknown."""
-        value, show = self.value(row, base), _SHOW.get(self.name, lambda value: format(value, self.form or ""))
+        value, show = self.value(row), _SHOW.get(self.name, lambda value: format(value, self.form or ""))
         return "" if value is None else show(value)
 
 
 COLUMNS = rows_of("megatron_monitor.reports", "columns.csv", Column)
 
 
-@dataclass(slots=True)
-class Benchmark:
-    """Rows in the order to show, and the one with which they are compared."""
-
-    rows: list[Row]
-    baseline: Row | None
+def fastest_first(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows by their seconds per iteration, unknown ones last."""
+    return sorted(rows, key=lambda row: (row.seconds_per_iteration or math.inf, row.run))
 
 
-def benchmark(rows: Sequence[Row], baseline: str | None = None) -> Benchmark:
-    """Sort the rows, the fastest first and unknown times last, and find the baseline by its run name.
-
-    Raises LookupError if no run or several have this name.
-    """
-    ordered = sorted(rows, key=lambda row: (row.seconds_per_iteration or math.inf, row.run))
-    return Benchmark(ordered, _find(ordered, baseline) if baseline is not None else None)
-
-
-def _find(rows: Sequence[Row], name: str) -> Row:
-    exact = [row for row in rows if row.run == name]
-    found = exact or [row for row in rows if row.run.endswith("/" + name) or name in row.sources]
-    if len(found) != 1:
-        known = ", ".join(row.run for row in rows)
-        raise LookupError(f"{name!r} names {len(found)} runs; there are {known}")
-    return found[0]
-
-
-def texts(found: Benchmark) -> dict[str, list[str]]:
+def texts(rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return heading -> the cells of that column, empty if unknown."""
-    rows, base = found.rows, found.baseline
-    return {
-        column.title: [column.shows(row, base) for row in rows]
-        for column in COLUMNS
-        if column.title and (column.shown == "always" or any(column.value(row, base) is not None for row in rows))
-    }
+    return {column.title: [column.shows(row) for row in rows] for column in COLUMNS if column.title}
 
 
 def are_figures(cells: Sequence[str]) -> bool:
@@ -134,10 +89,10 @@ def are_figures(cells: Sequence[str]) -> bool:
     return bool(known) and all(map(_FIGURE.fullmatch, known))
 
 
-def as_markdown(found: Benchmark) -> str:
+def as_markdown(rows: Sequence[Row]) -> str:
     """Return a GitHub table, with pipes and line ends in cells escaped."""
     columns = []
-    for heading, column in texts(found).items():
+    for heading, column in texts(rows).items():
         cells = [_escaped(cell) for cell in (heading, *column)]
         width, right = max(3, *map(len, cells)), are_figures(column)
         cells.insert(1, "-" * (width - right) + ":" * right)
@@ -149,11 +104,8 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", " ")
 
 
-def as_json(found: Benchmark) -> str:
-    """Return `{"rows": [...], "baseline": RUN}`. A row has all known columns."""
-    rows = [{column.name: column.value(row, found.baseline) for column in COLUMNS} for row in found.rows]
-    known = [{name: value for name, value in row.items() if value not in (None, [], {})} for row in rows]
-    document: dict[str, Any] = {"rows": known}
-    if found.baseline is not None:
-        document["baseline"] = found.baseline.run
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+def as_json(rows: Sequence[Row]) -> str:
+    """Return `{"rows": [...]}`. A row has all known columns."""
+    figures = [{column.name: column.value(row) for column in COLUMNS} for row in rows]
+    known = [{name: value for name, value in row.items() if value not in (None, [], {})} for row in figures]
+    return json.dumps({"rows": known}, indent=2, ensure_ascii=False) + "\n"

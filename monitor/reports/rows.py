@@ -5,7 +5,6 @@ not in the log.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,17 +20,7 @@ from megatron_monitor.reports.outcome import outcome, remark
 from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
 
-_DAY = 86400.0
 _NOT_STEADY = 2  # iterations of a run without steady time: the first one warms up, and one value has no median
-
-
-@dataclass(slots=True)
-class Options:
-    """What the reader of the table knows and the log may not."""
-
-    peak_tflops: float | None = None
-    iterations: int | None = None
-    tokens: int | None = None
 
 
 # One field per column. Without a value it is unknown.
@@ -56,7 +45,7 @@ else:
     Row = _ROW
 
 
-def row_of(state: RunState, run_state: str, past: Iterable[Transition], options: Options) -> Row:
+def row_of(state: RunState, run_state: str, past: Iterable[Transition], peak: float | None) -> Row:
     """Return the row of one run. `run_state` is the result of derived.run_state, `past` the run's incidents."""
     word = outcome(state, run_state, past)
     note = remark(state, word)
@@ -74,7 +63,7 @@ def row_of(state: RunState, run_state: str, past: Iterable[Transition], options:
     row.global_batch_size = size or row.global_batch_size
     notes += _pace(row, state, steady)
     notes += [] if (stands := level(state)) is None else [standing(stands)]
-    _rates(row, state, steady, options)
+    _rates(row, state, steady, peak)
     row.memory_bytes = attempt.memory.max_reserved or attempt.memory.max_allocated
     if row.tflops_source == "computed" and row.tflops_formula:
         notes.append(f"TFLOPs computed by {row.tflops_formula}")
@@ -104,8 +93,7 @@ def _pace(row: Row, state: RunState, steady: AtSize | None) -> list[str]:
     attempt = state.attempt
     if steady is not None and steady.seconds.seen and state.iterations_total > _NOT_STEADY:
         seconds = steady.seconds
-        row.seconds_per_iteration = seconds.median
-        row.steady_iterations = seconds.seen
+        row.seconds_per_iteration, row.steady_iterations = seconds.median, seconds.seen
         planned = attempt.topology.global_batch_size
         if planned and row.global_batch_size and row.global_batch_size != planned and attempt.topology.rampup:
             return [f"measured in the ramp-up at GBS {row.global_batch_size} of {planned}"]
@@ -123,7 +111,7 @@ def _pace(row: Row, state: RunState, steady: AtSize | None) -> list[str]:
     return []
 
 
-def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> None:
+def _rates(row: Row, state: RunState, steady: AtSize | None, peak: float | None) -> None:
     """Fill in the values that follow from the seconds and the sizes."""
     attempt, seconds = state.attempt, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
@@ -135,9 +123,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
         formula, first = attempt.tflops_formula, state.log_clock_first
         computed = flops.computed_tflops(attempt.topology, seconds, batch, sequence, attempt.format, formula, first)
         row.samples_per_second = batch / seconds if batch else None
-        peak = derived.peak_tflops(state, options.peak_tflops)
-        row.mfu = flops.mfu(attempt.topology, seconds, batch, sequence, peak)
-        row.days = _days(options, seconds, batch, sequence)
+        row.mfu = flops.mfu(attempt.topology, seconds, batch, sequence, derived.peak_tflops(state, peak))
     if computed is not None:
         row.tflops_computed = computed[1]
         row.tflops_formula = computed[0] if printed is None else attempt.tflops_formula
@@ -147,11 +133,3 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
     row.tflops, row.tflops_source = printed, "log"
     if printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if computed is not None else None
-
-
-def _days(options: Options, seconds: float, batch: int | None, sequence: int | None) -> float | None:
-    """Return the days for the wanted iterations, else tokens (seed 003: steps x sec / 86400). None: unknown."""
-    iterations: float | None = options.iterations
-    if not iterations and options.tokens and batch and sequence:
-        iterations = options.tokens / (batch * sequence)
-    return iterations * seconds / _DAY if iterations else None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from megatron_monitor import archive as readers
-from megatron_monitor.archive import Options, Row, TaskResult, read_run
+from megatron_monitor.archive import Row, TaskResult, read_run
 from megatron_monitor.commands import report
 from tests.commands import command
 from tests.lines import line
@@ -87,7 +87,7 @@ def _killed(*_: object) -> list[TaskResult]:
 
 def test_one_run_for_a_notebook(archive: Path) -> None:
     """What a notebook imports; its near miss, a folder of four runs."""
-    row = read_run([archive / "a/trainer.log"], Options(peak_tflops=312))
+    row = read_run([archive / "a/trainer.log"], peak_tflops=312)
     assert isinstance(row, Row)
     assert (row.run, row.iterations) == ("trainer", 40)
     assert pickle.loads(pickle.dumps(row)) == row

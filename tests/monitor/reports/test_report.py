@@ -116,22 +116,6 @@ def test_fastest_first_and_unmeasured_last(tmp_path: Path) -> None:
     assert list(rows(str(tmp_path))) == ["fast", "slow", "dead"]
 
 
-def test_baseline_and_days(tmp_path: Path) -> None:
-    """Difference, scaling efficiency, days to an end, the aggregate."""
-    log(tmp_path / "one.log", noise=0.0)
-    log(tmp_path / "half.log", noise=0.0, world_size=192, seconds_per_iteration=200.0)
-    found = rows(str(tmp_path), "--baseline", "half", "--iterations", "95367")
-    one = found["one"]
-    assert one["difference"] == pytest.approx(105.22 / 200 - 1)
-    assert one["scaling_efficiency"] == pytest.approx(200 / 105.22 / 2)
-    assert one["days"] == pytest.approx(95367 * 105.22 / 86400)
-    assert one["petaflops"] == pytest.approx(149.02 * 384 / 1024)
-    by_tokens = rows(str(tmp_path), "--tokens", "400e9")["one"]
-    assert by_tokens["days"] == pytest.approx(400e9 / (2048 * 2048) * 105.22 / 86400)
-    wrong = command("report", tmp_path, "--baseline", "none", code=2)
-    assert "there are" in wrong.stderr
-
-
 def test_columns_are_the_public_ones(tmp_path: Path) -> None:
     """The interface's columns, in its order; Markdown survives a pipe in a name."""
     log(tmp_path / "a|b.log", noise=0.0)
@@ -182,12 +166,12 @@ def test_the_commands_of_docs_report_run_in_order(tmp_path: Path, monkeypatch: p
     page = (Path(__file__).parents[3] / "docs" / "reports.md").read_text()
     monkeypatch.chdir(tmp_path)
     lines = [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
-    assert len(lines) > 6
+    assert len(lines) > 5
     for line in lines:
         _, *arguments = shlex.split(line)
         result = command(*arguments[: arguments.index(">") if ">" in arguments else None])
         assert Path(arguments[-1]).exists() if "-o" in arguments else result.stdout
-    text = invoke(".", "--baseline", "monday", "--iterations", "9").stdout
+    text = invoke(".").stdout
     heads = text.splitlines()[0].strip("| ").split("|")
     named = {name for cell in re.findall(r"^\| ([A-Z][^|]*?) \|", page, re.MULTILINE) for name in cell.split(", ")}
     assert {"Sec/it", "Notes"} <= named <= {head.strip() for head in heads}

@@ -9,7 +9,6 @@ import pytest
 from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.commands.report import show_on_terminal
 from megatron_monitor.commands.tables import fitted
-from megatron_monitor.reports.formats import benchmark
 from megatron_monitor.reports.rows import Row
 
 
@@ -33,7 +32,7 @@ def test_it_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
-    show_on_terminal(benchmark(rows()))
+    show_on_terminal(rows())
     text = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
     lines = text.splitlines()
     assert all(len(line) <= width for line in lines[:4])
