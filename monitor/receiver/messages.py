@@ -58,13 +58,17 @@ class Stream:
     labels: dict[str, str]
     entries: list[tuple[int, bytes]] = field(default_factory=list)  # (Unix nanoseconds, text)
 
-    def date(self, arrived: int) -> int:
-        """Date lines without a time, and those more than five minutes ahead, by their arrival (Unix nanoseconds of the
-        sender's clock). Returns the number of lines that were ahead.
+    def date(self, arrived: int, newest: int = 0) -> int:
+        """Date lines without a time by their arrival. Lines more than five minutes ahead of their arrival and of the
+        `newest` line of the stream get the later of these times, so that a wrong offset of the sender's clock puts them
+        before no line. Unix nanoseconds of the sender's clock. Returns the number of lines that were ahead.
         """
-        latest = arrived + AHEAD
-        ahead = sum(at > latest for at, _ in self.entries)
-        self.entries = [(at if 0 < at <= latest else arrived, text) for at, text in self.entries]
+        latest = max(arrived, newest) + AHEAD
+        ahead = 0
+        for place, (at, text) in enumerate(self.entries):
+            ahead += at > latest
+            dated = max(arrived, newest) if at > latest else at if at > 0 else arrived
+            self.entries[place], newest = (dated, text), max(newest, dated)
         return ahead
 
 

@@ -263,11 +263,9 @@ class Receiver:
                 refused = refused or stream.labels.get("heartbeat") == REFUSED
                 seen[agent] = max(until, last), is_heartbeat or had_heartbeat, refused
             if file is not None:
-                ahead = stream.date(int((now - self.agents.offset(agent)) * 1e9))
-                self._count("lines_total", "ahead", by=ahead)
                 if len(streams) - before > _MAX_NEW_STREAMS:
                     raise QuotaError(f"more than {_MAX_NEW_STREAMS} new streams at once", 1.0)
-                if not self._write(stream, file, tenant, now):
+                if not self._write(stream, file, tenant, agent, now):
                     push.refused += len(stream.entries)
                     self._count("lines_total", "refused", by=len(stream.entries))
                     why = (
@@ -286,12 +284,14 @@ class Receiver:
             with self._lock:
                 self._counts.add(f"receiver_{name}", label, by=by)
 
-    def _write(self, stream: Stream, file: StreamFile, tenant: str, now: float) -> bool:
+    def _write(self, stream: Stream, file: StreamFile, tenant: str, agent: str, now: float) -> bool:
         """Write the stream's lines. False: the tenant has too many runs or streams."""
         with self._lock:
             within = self._tenants[tenant].is_within_quota(file, self._settings, self._clock.monotonic())
         if not within:
             return False
+        ahead = stream.date(int((now - self.agents.offset(agent)) * 1e9), self._spool.newest(file, now))
+        self._count("lines_total", "ahead", by=ahead)
         new, duplicates = self._spool.append(file, stream.entries, now)
         self._count("lines_total", "new", by=new)
         self._count("lines_total", "duplicate", by=duplicates)

@@ -13,7 +13,7 @@ import contextlib
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from megatron_monitor.parsers.wrappers import apart
-from megatron_monitor.pushed import PATTERN
+from megatron_monitor.pushed import PATTERN, STAMP
 from megatron_monitor.receiver.labels import StreamFile
 from megatron_monitor.store import Store
 
@@ -83,28 +83,44 @@ class Spool:
         """Write lines of (Unix nanoseconds, text) to the disk. Returns the numbers of new and of duplicate lines.
         `now`: Unix seconds. After QuotaError or OSError some lines may be written, but none may be confirmed.
         """
-        tenant = _tenant(stream.name)
-        with self._lock:
-            self._make_room(tenant, now)
-            file = self._files.get(stream.name)
-            if file is None:
-                file = self._files[stream.name] = _SpoolFile(self.directory / stream.name)
-            file.users += 1
-            self._close_idle(now)
         grown = 0
         try:
-            with file.lock:
-                file.open()
-                file.used_at, before = now, file.size
+            with self._opened(stream.name, now) as file:
+                before = file.size
                 new, duplicates = file.append(stream.head.encode(), entries)
                 grown = file.size - before
                 if file.size > self._segment and self._is_being_read(stream.name):
                     grown -= file.rename()
         finally:
             with self._lock:
-                file.users -= 1
-                self._sizes[tenant] += grown
+                self._sizes[_tenant(stream.name)] += grown
         return new, duplicates
+
+    def newest(self, stream: StreamFile, now: float) -> int:
+        """Return the time of the stream's newest line in Unix nanoseconds, also over a restart; 0 if it has none."""
+        with self._opened(stream.name, now) as file, contextlib.suppress(ValueError):
+            second = datetime.fromisoformat(f"{file.newest[:19].decode()}+00:00")
+            return int(second.timestamp()) * 10**9 + int(file.newest[20 : STAMP - 1])
+        return 0
+
+    @contextlib.contextmanager
+    def _opened(self, name: str, now: float) -> Iterator["_SpoolFile"]:
+        """Give the open file of a stream, locked. QuotaError without room."""
+        with self._lock:
+            self._make_room(_tenant(name), now)
+            file = self._files.get(name)
+            if file is None:
+                file = self._files[name] = _SpoolFile(self.directory / name)
+            file.users += 1
+            self._close_idle(now)
+        try:
+            with file.lock:
+                file.open()
+                file.used_at = now
+                yield file
+        finally:
+            with self._lock:
+                file.users -= 1
 
     def _close_idle(self, now: float) -> None:
         if len(self._files) <= _MAX_OPEN_FILES and now < self._close_at:
@@ -207,6 +223,7 @@ class _SpoolFile:
         self.users = 0  # threads that write to it or wait to do so
         self.used_at = 0.0
         self.size = 0
+        self.newest = b""  # timestamp of the newest line
         self._path = path
         self._descriptor = -1
         self._rest = b""  # lines that are not written yet
@@ -272,6 +289,7 @@ class _SpoolFile:
     def _remember(self, line: bytes) -> None:
         self._hashes.add(hash(line))
         self._order.append(hash(line))
+        self.newest = max(self.newest, line[:STAMP])
         if len(self._order) > _MAX_REMEMBERED_LINES:
             self._hashes.discard(self._order.popleft())
 

@@ -359,6 +359,35 @@ def test_a_line_dated_an_hour_ahead(running: Callable[..., Running]) -> None:
     assert sorted(stamps) == ["2026-04-24T03:07", "2026-04-24T04:07"]
 
 
+@pytest.mark.parametrize("agent", ["n7", ""])
+def test_the_clock_is_set_back_while_the_receiver_is_away(running: Callable[..., Running], agent: str) -> None:
+    """What it knows of a sender's clock is wrong by an hour until a heartbeat comes: no line gets an earlier date than
+    those before it, none counts twice, and one line that is ahead still takes no other with it.
+    """
+    one = running()
+    at, labels = round(one.clock.wall() * 1e9), {"run": "gpt", "agent": agent}
+
+    def push(*lines: tuple[float, str], **labels: str) -> None:
+        values = [[str(at + round(seconds * 1e9)), text] for seconds, text in lines]
+        assert one.status(LOKI, json.dumps({"streams": [{"stream": labels, "values": values}]}).encode()) == 204
+
+    for second in (0, 5, 10) if agent else ():
+        push((second, "alive"), heartbeat="x", agent=agent)
+        one.clock.advance(5.0)
+    push((11, "a"), **labels)
+    one.receiver.write_report()
+    one.receiver.stop(1.0)
+    one = running()
+    one.clock.set_wall(at / 1e9 - 3600.0)
+    push((11, "a"), (12, "b"), **labels)
+    push((7200, "ahead"), (13, "c"), **labels)
+    push((400, "d"), **labels)
+    lines = [line for path in one.directory.rglob("*.log") for line in path.read_text().splitlines()]
+    assert [line.split()[-1] for line in lines] == ["a", "b", "ahead", "c", "d"]
+    assert [line[17:26] for line in lines] == ["51.000000", "52.000000", "52.000000", "53.000000", "53.000000"]
+    assert (one.counted()["lines_total ahead"], one.counted()["lines_total duplicate"]) == (2.0, 1.0)
+
+
 def test_many_new_agents_at_once(running: Callable[..., Running]) -> None:
     """A body of two thousand heartbeats is one of others: nothing is done that grows with their square."""
     one = running()

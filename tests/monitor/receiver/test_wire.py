@@ -113,13 +113,18 @@ def test_one_bad_line_costs_itself() -> None:
     assert push.streams[0].entries == [(99, b"undated"), (7, b"good")]
 
 
-def test_a_line_far_ahead_is_as_old_as_its_arrival() -> None:
-    """A sender's clock may be five minutes ahead of ours; a line dated later is counted, and moves no clock."""
+def test_a_line_far_ahead_is_as_old_as_its_arrival_or_the_newest_line() -> None:
+    """A sender's clock may be five minutes ahead of ours; a line dated later is counted, and moves no clock. A wrong
+    time of arrival puts no line before the stream's newest.
+    """
     minutes = 60 * 10**9
     push = loki_json(json.dumps({"streams": [{"values": [[str(NS + n * minutes), "x"] for n in (4, 6, 60)]}]}).encode())
     (stream,) = push.streams
     assert stream.date(NS) == 2
-    assert [at for at, _ in stream.entries] == [NS + 4 * minutes, NS, NS]
+    assert [at for at, _ in stream.entries] == [NS + 4 * minutes] * 3
+    stream.entries = [(NS + n * minutes, b"x") for n in (64, 66, 0, 120)]
+    assert stream.date(NS, NS + 60 * minutes) == 2
+    assert [(at - NS) // minutes for at, _ in stream.entries] == [64, 64, 0, 64]
 
 
 SPACES = b'{a="' + b" " * 400_000 + b'"'
