@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from megatron_monitor.run.records import SlurmJob
@@ -82,13 +83,9 @@ def _answer(
     return JobAnswered(question, reply)
 
 
-class SlurmClient(Asking[list[JobQuestion], list[JobAnswered]]):
-    """Asks in batches on its own thread. Without `scontrol` nothing is asked: see `available`."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__("slurm", lambda asked: look_up_all(clock, asked), _unanswered, _MAX_WAITING)
-        self.available = shutil.which("scontrol") is not None
-        """True if `scontrol` is in PATH."""
+def client(clock: Clock) -> Asking[list[JobQuestion], list[JobAnswered]]:
+    """Return a thread that asks in batches."""
+    return Asking("slurm", partial(look_up_all, clock), _unanswered, _MAX_WAITING)
 
 
 def _unanswered(questions: list[JobQuestion], error: Exception | None) -> list[JobAnswered]:

@@ -1,4 +1,4 @@
-"""Decides when Slurm is asked about which run's job, and what an answer changes. Pure: time is an argument.
+"""Decides when Slurm is asked about which run's job, and what an answer changes.
 
 An answer counts only if it can be this run's job (run/job.py). What Slurm proves and the log does not show (the job was
 cancelled, exceeded its time limit, lost a node, waits to begin again) is added to the run like lines of the log. This
@@ -6,12 +6,14 @@ happens some seconds after the end, because the log's own lines have more detail
 """
 
 import logging
-from collections.abc import Mapping
+import shutil
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from megatron_monitor.config.inputs import SlurmSettings
+from megatron_monitor.config import Config
+from megatron_monitor.core import Core
+from megatron_monitor.core.extension import Extension
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import TOGETHER, Source
 from megatron_monitor.identity import candidate, differs
@@ -19,6 +21,8 @@ from megatron_monitor.run.job import OVER, RUNNING, WAITING, Candidate, proofs, 
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobAnswered, JobQuestion
+from megatron_monitor.slurm.client import client
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
@@ -58,26 +62,57 @@ def asked_of(run: Run) -> JobQuery:
     return found
 
 
-class Jobs:
-    """The schedule of questions, and whether Slurm answers."""
+class SlurmJobs(Extension):
+    """The schedule of questions, and whether Slurm answers. It is not saved: after a restart Slurm is asked again."""
 
-    def __init__(self, settings: SlurmSettings) -> None:
-        self._settings = settings
+    def __init__(self, core: Core, clock: Clock) -> None:
+        self._core, self._clock, self._client = core, clock, client(clock)
+        self.configure(core.config)
+
+    def configure(self, config: Config) -> None:
+        """Use new settings. Answers to old questions are dropped."""
+        self._client.stop()
+        self._settings, self._client = config.slurm, client(self._clock)
+        self._is_available = shutil.which("scontrol") is not None
         self._looked_at = self._silent_until = float("-inf")
         self._silence = ""
 
-    def questions(self, runs: Mapping[str, Run], sources: Mapping[str, Source], now: float) -> list[JobQuestion]:
+    def look(self, now: float) -> None:
+        """Process answers, then ask what is due."""
+        for answers in self._client.answers():
+            for answer in answers:
+                self.answered(answer, now)
+        if self._is_available and (questions := self.questions(now)):
+            self._client.ask(questions)
+
+    def before_judgement(self, run: Run, now: float) -> None:
+        """Add to the run how its attempt ended, if the log does not show it."""
+        asked = asked_of(run)
+        if now < asked.ends_at:
+            return
+        asked.ends_at = float("inf")
+        if asked.ends != run.state.attempt.number:
+            return  # another attempt has begun meanwhile
+        core = self._core
+        core.of_run(run, lambda: core.judge.take(run, proofs(run.state), "slurm", now, True))
+        core.request(run)
+
+    def stop(self) -> None:
+        """Stop. A running call ends by itself."""
+        self._client.stop()
+
+    def questions(self, now: float) -> list[JobQuestion]:
         """Return the questions that are due. Each is asked once."""
         if 0.0 <= now - self._looked_at < _EVERY or now < self._silent_until:
             return []
         self._looked_at = now
         due: list[JobQuestion] = []
-        for name, run in runs.items():
+        for name, run in self._core.runs.items():
             if not self._is_due(run, now):
                 continue
             asked = asked_of(run)
             before, asked.at = asked.candidate, now
-            asked.candidate, asked.other = self._candidates(run, sources, asked.over)
+            asked.candidate, asked.other = self._candidates(run, asked.over)
             asked.account = asked.account and asked.candidate == before
             if asked.candidate is None:
                 continue
@@ -96,11 +131,17 @@ class Jobs:
             return False
         return not _is_settled(run)
 
-    def take(self, run: Run, answer: JobAnswered, sources: Mapping[str, Source], now: float) -> str:
+    def answered(self, answer: JobAnswered, now: float) -> None:
+        """Process an answer of Slurm."""
+        if (run := self._core.runs.get(answer.question.run)) is not None:
+            self._core.counts.add("slurm_calls_total", self._take(run, answer, now))
+            self._core.request(run)
+
+    def _take(self, run: Run, answer: JobAnswered, now: float) -> str:
         """Apply an answer to the run's state. Return `answered`, `refused` or `failed`."""
         asked = asked_of(run)
         if answer.question.second_job:
-            return _take_other(run, answer, sources)
+            return self._take_other(run, answer)
         if asked.candidate is None or answer.question.job != asked.candidate.id:
             return "refused"  # the run belongs to another job by now
         asked.waiting = False
@@ -120,12 +161,12 @@ class Jobs:
             return self._failed(run, answer, now)
         self._note_answer()
         job = _merged(known, answered) if answer.question.account else answered
-        return self._take_job(run, asked.candidate, job, _owners(run, sources), now)
+        return self._take_job(run, asked.candidate, job, now)
 
-    def _take_job(self, run: Run, of: Candidate, job: SlurmJob, owners: frozenset[int], now: float) -> str:
+    def _take_job(self, run: Run, of: Candidate, job: SlurmJob, now: float) -> str:
         """Accept the job, or log why it is refused."""
         asked = asked_of(run)
-        why = refusal(run.state, job, of, owners)
+        why = refusal(run.state, job, of, self._owners(run))
         if why is not None:
             run.state.job = None
             _log_problem(run, f"job {of.id} is not accepted: {why}")
@@ -143,9 +184,7 @@ class Jobs:
         _note_end(run, job, now)
         return "answered"
 
-    def _candidates(
-        self, run: Run, sources: Mapping[str, Source], over: str
-    ) -> tuple[Candidate | None, Candidate | None]:
+    def _candidates(self, run: Run, over: str) -> tuple[Candidate | None, Candidate | None]:
         """Return (the run's probable job, another job that may write the run too).
 
         The first comes from the file written last that names a job, because a requeued job may write a new file; of
@@ -154,7 +193,7 @@ class Jobs:
         """
         found = [
             (source.mtime, one, source)
-            for source in _files(run, sources)
+            for source in self._files(run)
             if (one := candidate(source.member, source.path, self._settings.job_from)) is not None
         ]
         newest = max((mtime for mtime, _, _ in found), default=0.0)
@@ -185,6 +224,22 @@ class Jobs:
         if self._silence:
             _log.info("slurm answers again")
         self._silence = ""
+
+    def _take_other(self, run: Run, answer: JobAnswered) -> str:
+        """Record whether another running job writes the run too. Without an answer nothing changes."""
+        job, asked, other = answer.job, asked_of(run), asked_of(run).other
+        if other is None or other.id != answer.question.job or (job is None and not answer.gone):
+            return "failed"
+        writes = job is not None and job.state in RUNNING and refusal(run.state, job, other, self._owners(run)) is None
+        run.state.second_job, asked.over = (other.id, "") if writes else ("", other.id)
+        return "answered"
+
+    def _files(self, run: Run) -> list[Source]:
+        return [self._core.sources[name] for name in run.state.sources if name in self._core.sources]
+
+    def _owners(self, run: Run) -> frozenset[int]:
+        """Return the known user ids of the run's files."""
+        return frozenset(source.owner for source in self._files(run) if source.owner is not None)
 
 
 def _execution(run: Run, job: str) -> str:
@@ -219,17 +274,6 @@ def _is_settled(run: Run) -> bool:
     return asked.at > float("-inf") and not asked.account and not proofs(run.state)
 
 
-def _take_other(run: Run, answer: JobAnswered, sources: Mapping[str, Source]) -> str:
-    """Record whether another running job writes the run too. Without an answer nothing changes."""
-    job, asked, other = answer.job, asked_of(run), asked_of(run).other
-    if other is None or other.id != answer.question.job or (job is None and not answer.gone):
-        return "failed"
-    owners = _owners(run, sources)
-    writes = job is not None and job.state in RUNNING and refusal(run.state, job, other, owners) is None
-    run.state.second_job, asked.over = (other.id, "") if writes else ("", other.id)
-    return "answered"
-
-
 def _merged(known: SlurmJob | None, answered: SlurmJob) -> SlurmJob:
     """Return the controller's answer with what the accounting adds about the same job."""
     if known is None or (known.id, known.uid, known.name) != (answered.id, answered.uid, answered.name):
@@ -240,12 +284,3 @@ def _merged(known: SlurmJob | None, answered: SlurmJob) -> SlurmJob:
         known, state=answered.state, exit_code=answered.exit_code, signal=answered.signal,
         ended_at=answered.ended_at or known.ended_at, cancelled_by=answered.cancelled_by,
     )  # fmt: skip
-
-
-def _files(run: Run, sources: Mapping[str, Source]) -> list[Source]:
-    return [sources[name] for name in run.state.sources if name in sources]
-
-
-def _owners(run: Run, sources: Mapping[str, Source]) -> frozenset[int]:
-    """Return the known user ids of the run's files."""
-    return frozenset(source.owner for source in _files(run, sources) if source.owner is not None)

@@ -7,7 +7,8 @@ reply without id, state or user is refused as a whole.
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final
 
 from megatron_monitor.run.job import OVER, RUNNING, WAITING
 from megatron_monitor.run.records import SlurmJob
@@ -50,7 +51,7 @@ def jobs_shown(text: str) -> dict[str, SlurmJob | ReplyError]:
         if not line.startswith("JobId="):
             continue
         fields = _fields(line)
-        reply = _read(_job_shown, fields)
+        reply = _read(partial(_job_shown, fields))
         for asked in {fields.get("JobId", ""), _array(fields)} - {""}:
             if found.setdefault(asked, reply) != reply:  # a task is shown with its array and by itself
                 found[asked] = ReplyError(f"scontrol shows two jobs {asked}")
@@ -69,15 +70,12 @@ def jobs_accounted(text: str) -> dict[str, SlurmJob | ReplyError]:
             row = dict(zip(names, values, strict=True))
             for asked in {row["JobIDRaw"], row["JobID"]}:
                 rows.setdefault(asked, []).append(row)
-    return {asked: _read(_job_accounted, known) for asked, known in rows.items()}
+    return {asked: _read(partial(_job_accounted, known)) for asked, known in rows.items()}
 
 
-_Parsed = TypeVar("_Parsed")
-
-
-def _read(read: Callable[[_Parsed], SlurmJob], reply: _Parsed) -> SlurmJob | ReplyError:
+def _read(read: Callable[[], SlurmJob]) -> SlurmJob | ReplyError:
     try:
-        return read(reply)
+        return read()
     except ReplyError as error:
         return error
 
