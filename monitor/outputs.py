@@ -114,16 +114,12 @@ class OutputTimer(threading.Thread):
     logs have been read. It may hang; it ends with the process.
     """
 
-    def __init__(
-        self, output: Output, snapshot: Callable[[], Snapshot], instance: str,
-        wait: Callable[[threading.Event, float], object] = threading.Event.wait,
-    ) -> None:  # fmt: skip
-        """`wait` waits for the event, at most the given seconds."""
+    def __init__(self, output: Output, snapshot: Callable[[], Snapshot], instance: str) -> None:
         super().__init__(name=f"output-{output.name}", daemon=True)
         self.output = output
         self.counts = {"written": 0, "failed": 0}
         """Outcome -> number of writes."""
-        self._snapshot, self._instance, self._wait = snapshot, instance, wait
+        self._snapshot, self._instance = snapshot, instance
         self._text = TextFormat(labels=getattr(output, "labels", None))
         self._woken = threading.Event()
         self._stopping = False
@@ -137,7 +133,7 @@ class OutputTimer(threading.Thread):
     def run(self) -> None:
         """Write until stopped."""
         while not self._stopping:
-            self._wait(self._woken, self.output.interval)
+            self._woken.wait(self.output.interval)
             self._woken.clear()
             if not self._stopping:
                 self.counts[self._try(self._write)] += 1

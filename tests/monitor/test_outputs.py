@@ -45,14 +45,16 @@ class Recorder:
 
 def played(output: Any, ticks: int) -> OutputTimer:
     """A timer that has run its intervals and ended."""
-    waited: list[float] = []
+    timer, waited = OutputTimer(output, lambda: snapshot(1), "host:1"), list[float | None]()
 
-    def wait(_: threading.Event, seconds: float) -> None:
-        waited.append(seconds)
-        if len(waited) > ticks:
-            timer.wake(stop=True)
+    class AtOnce(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout)
+            if len(waited) > ticks:
+                timer.wake(stop=True)
+            return True
 
-    timer = OutputTimer(output, lambda: snapshot(1), "host:1", wait=wait)
+    timer._woken = AtOnce()
     timer.start()
     timer.join(slack(10.0))
     return timer
