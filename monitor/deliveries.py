@@ -24,12 +24,9 @@ _SLICE: Final = 1.0  # maximum seconds of one batch, so that deliveries are repo
 class Deliveries:
     """The configured notifiers. Used by the loop's thread."""
 
-    def __init__(
-        self, notifiers: Sequence[Notifier], clock: Clock, wake: Callable[[], None],
-        *, chance: Callable[[], float] = random.random,
-    ) -> None:  # fmt: skip
-        """`wake` wakes the loop from any thread; `chance` returns numbers in [0, 1)."""
-        self._clock, self.wake, self._chance = clock, wake, chance
+    def __init__(self, notifiers: Sequence[Notifier], clock: Clock, wake: Callable[[], None]) -> None:
+        """`wake` wakes the loop from any thread."""
+        self._clock, self.wake = clock, wake
         self.accepted: Callable[[str, Transition], None] = lambda _name, _message: None
         """Called in the notifier's thread with each accepted message, before anything else."""
         self.may_send: Callable[[], bool] = lambda: True
@@ -62,7 +59,7 @@ class Deliveries:
     def _settle(self, outbox: Outbox, now: float) -> None:
         for lane in self._lanes:
             for tried in lane.answers():
-                outbox.settle(lane.notifier.name, tried, now, self._chance())
+                outbox.settle(lane.notifier.name, tried, now, random.random())  # noqa: S311 - not a secret
 
     def _hand(self, outbox: Outbox, now: float, *, last: bool) -> None:
         for lane in self._lanes:

@@ -1,5 +1,6 @@
 """The threads that keep slow receivers from everyone else."""
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,7 +53,7 @@ class Loop:
     def __init__(self, *recorders: Recorder) -> None:
         self.recorders = recorders
         self.called = threading.Semaphore(0)
-        self.deliveries = Deliveries(recorders, SystemClock(), self.called.release, chance=lambda: 0.0)  # type: ignore[arg-type]
+        self.deliveries = Deliveries(recorders, SystemClock(), self.called.release)  # type: ignore[arg-type]
         self.outbox = Outbox()
         self.outbox.receivers(one.name for one in recorders)
         self.now = 0.0
@@ -79,8 +80,9 @@ class Loop:
 
 
 @pytest.fixture
-def loop() -> Iterator[Callable[..., Loop]]:
-    """Makes loops, and lets their receivers go at the end."""
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Loop]]:
+    """Makes loops, and lets their receivers go at the end. No pause is shortened by chance."""
+    monkeypatch.setattr(random, "random", lambda: 0.0)
     made: list[Loop] = []
 
     def make(*recorders: Recorder) -> Loop:
