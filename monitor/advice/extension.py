@@ -38,7 +38,7 @@ class Advisor(Extension):
 
     def __init__(self, core: Core, runtime: Runtime) -> None:
         self._core, self._save = core, runtime.save
-        self._record: Record | None = None
+        self._record = Record(began_at=0.0)
         self._reported: set[str] | None = None  # None: no saved state, and past executions are not reported
         self._looked_at, self._stamp, self._problem = float("-inf"), (0, 0), False
         self.configure(core.config)
@@ -57,7 +57,7 @@ class Advisor(Extension):
             found = self.path.stat()
             if (stamp := (found.st_mtime_ns, found.st_ino)) == self._stamp:
                 return
-            self._record, self._stamp, self._problem = read(self.path), stamp, False
+            self._record, self._stamp, self._problem = read(self.path) or self._record, stamp, False
         except FileNotFoundError:
             return
         except (OSError, msgspec.MsgspecError) as error:
@@ -65,16 +65,15 @@ class Advisor(Extension):
                 _log.warning("executions are not shown: %s cannot be read: %s", self.path, error)
             self._problem = True
             return
-        if self._record is not None:
-            for name, many in self._record.counts.items():
-                self._core.counts.set("actions_total", many, *name.split(" "))
+        for name, many in self._record.counts.items():
+            self._core.counts.set("actions_total", many, *name.split(" "))
 
     def act(self, now: float) -> Sequence[Transition]:
         """Update the runs from the record. Return a message for each execution that has ended."""
         if self.path is None or self._looked_at != now or self._problem:
             return ()
         messages: list[Transition] = []
-        executions = self._record.executions if self._record is not None else []
+        executions = self._record.executions
         ended = {one.id for one in executions if not one.open}
         known = ended if self._reported is None else self._reported & ended
         by_run: dict[str, list[Execution]] = {}
@@ -97,27 +96,24 @@ class Advisor(Extension):
 
     def _show(self, run: Run, executions: Sequence[Execution], now: float) -> None:
         state, lines = run.state, list[str]()
-        if run.book.open and self._record is not None:
+        if run.book.open:
             lines = self._record.plans.get(state.name, [])
         lines = [*lines, *(summary(one) for one in reversed(executions[-_SHOWN:]))]
         if lines != run.actions:
             run.actions, run.dirty = lines, True
         last = next((one for one in reversed(executions) if one.acts and not one.dry_run), None)
-        why = last.trouble if last is not None else ""
-        if last is not None and why:
+        failed, before = None, state.unrestarted
+        if last is not None and last.trouble:
             progress = (state.progress_at or 0.0) + state.wall_offset
-            if state.attempt.number > last.attempt or progress > (last.ended_at or last.planned_at):
-                why = ""  # the next attempt has begun
-        if why != (state.unrestarted.why if state.unrestarted is not None else ""):
-            state.unrestarted, run.dirty = None, True
-            if last is not None and why:
-                state.unrestarted = FailedRestart(why, now, last.remediation, last.job, commands(last))
+            if state.attempt.number <= last.attempt and progress <= (last.ended_at or last.planned_at):
+                failed = FailedRestart(last.trouble, now, last.remediation, last.job, commands(last))
+        if (failed and failed.why) != (before and before.why):
+            state.unrestarted, run.dirty = failed, True
 
     def shown_run(self, run: Run, now: float) -> Mapping[str, Any]:
         """Return the run's advice with its facts."""
         core, state = self._core, run.state
-        executions = self._record.executions if self._record is not None else ()
-        at_work = next((one.remediation for one in executions if one.run == state.name and one.open), "")
+        at_work = next((one.remediation for one in self._record.executions if one.run == state.name and one.open), "")
         advice = advice_of(
             state, run.book.open.values(), self._remediations, now, historical=run.historical, at_work=at_work
         )
