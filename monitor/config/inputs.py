@@ -49,13 +49,6 @@ class ReceiverSettings(Struct, frozen=True, kw_only=True):
     """Bytes of a tenant's files. Files that the observer has read are removed first; otherwise senders must wait."""
 
 
-_RESERVED = (
-    "bootstrap.servers", "client.id", "group.id", "transactional.id", "enable.auto.commit", "auto.offset.reset",
-    "isolation.level", "partition.assignment.strategy", "enable.partition.eof", "statistics.interval.ms",
-)  # fmt: skip
-"""Properties that the monitor sets itself, because they ensure that each line counts once."""
-
-
 Text = Annotated[str, Meta(min_length=1, max_length=249)]
 
 
@@ -69,7 +62,8 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
     group: Text = "megatron-monitor"
     """Members of one group share the topic. Two groups each evaluate the whole topic."""
     client_file: scalars.FilePath | None = None
-    """A file of librdkafka properties, as Kafka's tools read them: lines such as `sasl.password=...`."""
+    """A file of librdkafka properties, as Kafka's tools read them: lines such as `sasl.password=...`. The monitor's own
+    properties, such as `group.id`, have priority: they ensure that each line counts once."""
 
     @property
     def state_topic(self) -> str:
@@ -85,8 +79,6 @@ class KafkaSettings(Struct, frozen=True, kw_only=True):
                 continue
             if not equals:
                 raise ValueError(f"{self.client_file}: expected name=value in each line")
-            if name in _RESERVED:
-                raise ValueError(f"{self.client_file}: {name} is set by the monitor, so that each line counts once")
             found[name] = value
         return {"log_level": "0", **found, "bootstrap.servers": ",".join(self.bootstrap)}
 

@@ -27,7 +27,6 @@ from megatron_monitor.receiver.agents import Agents
 from megatron_monitor.receiver.labels import StreamFile, followed, origin_of
 from megatron_monitor.receiver.messages import AHEAD
 from megatron_monitor.receiver.spool import lines_of
-from megatron_monitor.receiver.wire import TooLargeError, WireError
 from megatron_monitor.snapshot import MonitorCounts
 from megatron_monitor.store import StateNewerError, StateUnreadableError, decoded
 from megatron_monitor.system.asking import Asking
@@ -194,10 +193,8 @@ class Shard:
         else:
             try:
                 self._handle_streams(offset, key, value, headers, at, arrived)
-            except (WireError, TooLargeError) as error:
-                self._skip("undecodable", offset, str(error))
             except Exception as error:  # noqa: BLE001 - a record must not end the member
-                self._skip("undecodable", offset, f"an error in the monitor's own code: {error!r}")
+                self._skip("undecodable", offset, repr(error))
         self._place.offset = max(self._place.offset, self.next)
 
     def _handle_streams(

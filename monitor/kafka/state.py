@@ -81,8 +81,6 @@ class StateRecord:
         """Fence the former owner and return its state, empty if there is none. KafkaException, StateError."""
         settings, partition = self._settings, self._partition
         self.partitions = prepare(settings)
-        if partition >= self.partitions:
-            raise StateError(f"{settings.topic} has fewer partitions than it had")
         self._producer = Producer(
             {
                 **settings.properties(),
