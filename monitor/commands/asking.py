@@ -23,11 +23,10 @@ class DaemonError(Exception):
     """The daemon gave no usable answer; the message names the reason and what to do."""
 
 
-def ask(address: str, path: str, remedy: str = "", owners: Collection[int] = ()) -> dict[str, Any]:
+def ask(address: str, path: str, owners: Collection[int] = ()) -> dict[str, Any]:
     """Return the JSON answer of the daemon at `address`: a URL or HOST:PORT, possibly with user:password@.
 
-    `owners`: user ids of which one must have the daemon if it is on this host. Empty: any may. Raises DaemonError; if
-    the daemon cannot be reached, its message ends with `remedy`.
+    `owners`: user ids of which one must have the daemon if it is on this host. Empty: any may. Raises DaemonError.
     """
     parts = urlsplit(address if "://" in address else f"http://{address}")
     bare = without_password(urlunsplit(parts._replace(query="", fragment="")))
@@ -50,7 +49,7 @@ def ask(address: str, path: str, remedy: str = "", owners: Collection[int] = ())
             raise DaemonError(f"{bare} answers {answer.status} {answer.reason}")
         value = json.loads(body)
     except (OSError, ValueError, HTTPException) as error:
-        raise DaemonError(f"no monitor at {bare}: {error}{remedy}") from error
+        raise DaemonError(f"no monitor at {bare}: {error}; name the URL of a monitor") from error
     if not isinstance(value, dict):
         raise DaemonError(f"{bare} is not a megatron-monitor of this version")
     return value

@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 from msgspec.structs import asdict
 
-from megatron_monitor.commands.arguments import fail, set_option, warn
-from megatron_monitor.config import Config, ConfigError, load
+from megatron_monitor.commands.arguments import ConfigOptions, fail, set_option, warn
+from megatron_monitor.config import Config
 
 
 @click.command("check-config")
@@ -19,10 +19,7 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     The TLS certificates are loaded, too. A missing file of a notifier is named and is no error, because it is read at
     each delivery.
     """
-    try:
-        config = load(file, overrides)
-    except ConfigError as error:
-        fail(*str(error).splitlines(), code=2)
+    config = ConfigOptions(file, overrides).configured(())
     if config.web.tls_server_config is not None:
         from megatron_monitor.serve.tls import Tls, TlsError  # loads OpenSSL
 

@@ -41,8 +41,6 @@ def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once
     config = given.configured(paths, name)
     if config.empty or (once and not config.runs):
         fail("nothing to follow: give a PATH, or set `runs` in the configuration (see config.yaml)", code=2)
-    if not once:  # which prints its problems
-        start_logging(config)
     if once:
         from megatron_monitor.once import metrics_page
 
@@ -50,6 +48,7 @@ def _run(given: ConfigOptions, paths: tuple[str, ...], name: str | None, *, once
         warn(*problems)
         click.echo(page, nl=False)
         sys.exit(1 if unreadable else 0)
+    start_logging(config)
     from megatron_monitor.daemon import StartError, serve  # slow to import; --once needs none of it
 
     try:

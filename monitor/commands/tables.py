@@ -1,6 +1,5 @@
 """Tables on standard output: fitted to a terminal in colour, or plain at full width for files and pipes."""
 
-import io
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
@@ -54,10 +53,4 @@ def width() -> int:
 
 def show(*parts: RenderableType) -> None:
     """Print on standard output."""
-    if sys.stdout.isatty():
-        Console().print(*parts, sep="\n", highlight=False)
-        return
-    drawn = io.StringIO()
-    Console(file=drawn, width=UNBOUNDED, color_system=None, force_terminal=False).print(*parts, sep="\n")
-    sys.stdout.writelines(f"{line.rstrip()}\n" for line in drawn.getvalue().split("\n")[:-1])
-    sys.stdout.flush()
+    Console(width=width()).print(*parts, sep="\n", highlight=False)

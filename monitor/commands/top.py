@@ -90,7 +90,7 @@ def _watch(address: str, interval: float) -> None:
 
 
 def _view(address: str) -> TopView:
-    value = ask(address, "/api/v1/runs", "; name the URL of a monitor")
+    value = ask(address, "/api/v1/runs")
     if not {"at", "summary", "runs"} <= value.keys():
         raise DaemonError(f"{without_password(address)} is not a megatron-monitor of this version")
     return value
