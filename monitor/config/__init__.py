@@ -10,15 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from megatron_monitor.config.decode import decode
-from megatron_monitor.config.document import ConfigError, ConfigProblem
-from megatron_monitor.config.schema import Config, TlsServer, Watch, Web
+from megatron_monitor.config.document import ConfigError
+from megatron_monitor.config.schema import Config, Watch
 from megatron_monitor.config.yaml_text import override, read_file, read_yaml
-from megatron_monitor.scalars import compiled, host_and_port
+from megatron_monitor.scalars import host_and_port
 
-__all__ = [
-    "Config", "ConfigError", "ConfigProblem", "TlsServer", "Watch", "Web", "compiled",
-    "host_and_port", "load", "spool_directory", "state_directory",
-]  # fmt: skip
+__all__ = ["Config", "ConfigError", "Watch", "host_and_port", "load", "spool_directory", "state_directory"]
 
 
 def state_directory(config: Config, address: str) -> Path:

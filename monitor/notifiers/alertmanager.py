@@ -18,7 +18,6 @@ from megatron_monitor.alerts import Alert
 from megatron_monitor.detectors.base import RANK
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers import texts
-from megatron_monitor.notifiers.message import plain
 from megatron_monitor.notifiers.posting import Posting
 
 _VALID: Final = 12 * 3600.0  # seconds
@@ -62,15 +61,12 @@ class Alertmanager(Posting, frozen=True, kw_only=True, tag_field="type", tag="al
             "dashboard_url": self._dashboard(message),
             "slurm_job": message.job,
         }
-        alert_of: dict[str, Any] = plain(
-            {
-                "labels": labels,
-                "annotations": {name: text for name, text in annotations.items() if text},
-                "startsAt": _instant(alert.starts_at),
-                "endsAt": _instant(now + _VALID if alert.ends_at is None else alert.ends_at),
-            }
-        )
-        return alert_of
+        return {
+            "labels": labels,
+            "annotations": {name: text for name, text in annotations.items() if text},
+            "startsAt": _instant(alert.starts_at),
+            "endsAt": _instant(now + _VALID if alert.ends_at is None else alert.ends_at),
+        }
 
     def _dashboard(self, message: Transition) -> str:
         if self.dashboard_url is None:
