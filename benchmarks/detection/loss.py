@@ -24,7 +24,7 @@ from megatron_monitor.incidents import Transition
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.run.state import RunState
 from megatron_monitor.simulate import Scenario, lines
-from megatron_monitor.simulate.lines import StepFigures
+from megatron_monitor.simulate.lines import Step
 
 KINDS = ("loss_spike", "divergence", "nan_loss", "overflow_storm")
 SEEDS = {"development": 1_000, "final": 800_000}
@@ -121,9 +121,9 @@ def texts(it: Course) -> Iterator[str]:
         if math.isfinite(factor) and not (over and native):
             gathered.append(loss)
         if iteration % it.log_interval == 0:
-            mean = sum(gathered) / len(gathered) if gathered and math.isfinite(factor) else None
+            mean = sum(gathered) / len(gathered) if gathered and math.isfinite(factor) else math.nan
             scale = scaler.scale if it.fp16 else 1.0
-            step = StepFigures(iteration, iteration * 2048, 2048, 100.0, 6e-5, mean, norm, scale, skipped)
+            step = Step(iteration, iteration * 2048, 2048, 100.0, 6e-5, mean, norm, scale, skipped)
             yield lines.say("step", scenario, 100.0 * iteration, step=step)
             skipped, gathered = 0, []
         if iteration % 100 == 0:

@@ -1,30 +1,41 @@
 """The printed texts: templates of programs.toml, filled with the values of the scenario and the step."""
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from megatron_monitor.model import flops
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.simulate.scenario import TEXTS, Scenario
 
 
-class StepFigures(NamedTuple):
+@dataclass(slots=True)
+class Step:
     """The values of one iteration before they are printed."""
 
     iteration: int
     samples: int
     batch_size: int
     elapsed: float
+    """Seconds as printed: the mean since the last line, with what the program counts beside the iteration."""
     learning_rate: float
-    loss: float | None
+    loss: float
     grad_norm: float
     loss_scale: float
     skipped: int = 0
-    generation: float = 0.0
-    """Seconds by which its rollout was longer (or shorter) than usual."""
-    loading: float = 0.0
-    """Of `elapsed`: seconds in the data loader, which DeepSpeed's own clock excludes."""
+    factor: float = 1.0
+    """How many times as long as usual it takes; `extra` comes in addition."""
+    extra: dict[str, float] = field(default_factory=dict)
+    """Fault -> the seconds that it adds."""
+    pure_seconds: float = 0.0
+    overflow: tuple[float, str] | None = None
+    """The loss scale at which it overflowed, and what becomes of the scale."""
+    memory: float | None = None
+    """Memory in use as a multiple of the usual, if it is reported."""
+    save_seconds: float | None = None
+    """Seconds of the save behind it, if there is one."""
 
 
 _SIZES = ("hidden_size", "ffn_hidden_size", "num_layers", "num_attention_heads", "padded_vocab_size")
@@ -49,10 +60,11 @@ def topology_of(scenario: Scenario) -> Topology:
 
 def say(name: str, scenario: Scenario, at: float, **others: Any) -> str:
     """Return the text of this name as the scenario's program prints it `at` seconds after the start."""
-    return _filled(scenario.program.says.get(name) or TEXTS["texts"].get(name, ""), scenario, at, **others)
+    return filled(scenario.program.says.get(name) or TEXTS["texts"].get(name, ""), scenario, at, **others)
 
 
-def _filled(template: str, scenario: Scenario, at: float, **others: Any) -> str:
+def filled(template: str, scenario: Scenario, at: float, **others: Any) -> str:
+    """Return the template with the values of the scenario `at` seconds after the start."""
     return template.format_map(_Figures(scenario=scenario, at=at, **others))
 
 
@@ -84,7 +96,6 @@ def arguments(scenario: Scenario, first_iteration: int) -> str:
         "evaluations": scenario.eval_interval or 1_000_000_000,
         "evaluates": int(bool(scenario.eval_interval)),
         "loaded": first_iteration - 1,
-        "rampup": [str(part) for part in scenario.rampup] if scenario.rampup else None,
     }
     values = {name: text.format(scenario=scenario, **figures) for name, text in TEXTS["arguments"].items()}
     values = {name: value for name, value in values.items() if value != "0" or name not in _SIZES}
@@ -114,30 +125,30 @@ def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iter
     for row in TEXTS["set_up"]:
         if values[row.get("when")]:
             at = begun + row["share"] * scenario.start_seconds
-            yield row["share"], _filled(row["text"], scenario, at, **figures)
+            yield row["share"], filled(row["text"], scenario, at, **figures)
 
 
-def _tflops(scenario: Scenario, step: StepFigures) -> float:
+def _tflops(scenario: Scenario, step: Step) -> float:
     topology, format_name = topology_of(scenario), scenario.program.facts.name
     found = flops.computed_tflops(topology, step.elapsed, step.batch_size, scenario.sequence_length, format_name)
     return found[1] if found else 0.0
 
 
-def _loss(step: StepFigures, name: str) -> str:
+def _loss(step: Step, name: str) -> str:
     # `if avg > 0.0` is false for NaN, so that the field is missing
-    return "" if step.loss is None or step.loss != step.loss else f"{name}: {step.loss:.6E} | "
+    return "" if math.isnan(step.loss) else f"{name}: {step.loss:.6E} | "
 
 
-def _passes(scenario: Scenario, step: StepFigures) -> str:
+def _passes(scenario: Scenario, step: Step) -> str:
     passes = f"forward-compute: {step.elapsed * 300:.2f} | backward-compute: {step.elapsed * 600:.2f}"
-    return "" if scenario.timers else f"time (ms) | {passes}\n"
+    return "" if scenario.inner else f"time (ms) | {passes}\n"
 
 
-def _percent(scenario: Scenario, step: StepFigures) -> int:
+def _percent(scenario: Scenario, step: Step) -> int:
     return 100 * step.iteration // scenario.iterations
 
 
-def _bar(scenario: Scenario, step: StepFigures) -> str:
+def _bar(scenario: Scenario, step: Step) -> str:
     done = _percent(scenario, step) // 10
     return "#" * done + " " * (10 - done)
 
@@ -148,47 +159,22 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes:02d}:{left:02d}"
 
 
-def _parts(scenario: Scenario, elapsed: float, generation: float) -> Iterator[tuple[dict[str, Any], float]]:
-    """Yield each part of a step with its seconds."""
-    for number, part in enumerate(scenario.program.parts):
-        yield part, part["share"] * (elapsed - generation) + (0.0 if number else generation)
-
-
-def lines_in_step(scenario: Scenario, at: float, elapsed: float, generation: float) -> Iterator[tuple[float, str]]:
-    """Yield the lines of a step of `elapsed` seconds that begins at `at`, with their times.
-
-    `generation`: seconds by which its rollout was longer than usual.
-    """
-    for part, seconds in _parts(scenario, elapsed, generation):
-        if "line" in part:
-            yield at, part["line"]
-        at += seconds
-
-
-def _timed_parts(scenario: Scenario, step: StepFigures) -> str:
-    parts = _parts(scenario, step.elapsed, step.generation)
-    return " - ".join(f"timing_s/{part['timer']}:{seconds:.3f}" for part, seconds in parts)
-
-
-_OF_STEP: dict[str, Callable[[Scenario, StepFigures], Any]] = {
+_OF_STEP: dict[str, Callable[[Scenario, Step], Any]] = {
     "index": lambda _scenario, step: step.iteration - 1,
     "ms": lambda _scenario, step: step.elapsed * 1000,
     "tokens": lambda scenario, step: step.samples * scenario.sequence_length,
     "rate": lambda _scenario, step: step.batch_size / step.elapsed,
-    "engine_rate": lambda _scenario, step: step.batch_size / (step.elapsed - step.loading),
     "tgs": lambda scenario, step: step.batch_size / step.elapsed * scenario.sequence_length / scenario.world_size,
     "tflops": _tflops,
     "lm_loss": lambda _scenario, step: _loss(step, "lm loss"),
     "neox_loss": lambda _scenario, step: _loss(step, "lm_loss"),
-    "loss_or_zero": lambda _scenario, step: 0.0 if step.loss is None else step.loss,
-    "loss_or_nan": lambda _scenario, step: float("nan") if step.loss is None else step.loss,
+    "loss_or_zero": lambda _scenario, step: 0.0 if math.isnan(step.loss) else step.loss,
     "loss_scale": lambda scenario, step: f"loss scale: {step.loss_scale:.1f} | " if scenario.fp16 else "",
     "passes": _passes,
     "percent": _percent,
     "bar": _bar,
     "left": lambda scenario, step: _clock((scenario.iterations - step.iteration) * step.elapsed),
     "epoch": lambda scenario, step: step.iteration / scenario.iterations,
-    "parts": _timed_parts,
 }
 """Name in a template -> the function that computes it."""
 
@@ -203,14 +189,7 @@ def memory_lines(scenario: Scenario, iteration: int, grown: float = 1.0) -> str:
     return "".join(reports[:2]) + "\n\n" + "".join(report + "\n" for report in reports[2:])
 
 
-def validation(scenario: Scenario, iteration: int, index: int, loss: float, at: float = 0.0) -> str:
-    """Return the result of one validation set."""
-    name = "validation" if scenario.eval_sets == 1 else f"valid-set{index:02d}"
-    figures = {"set": name, "loss": loss, "perplexity": 2.718281828**loss, "dashes": "-" * 91}
+def validation(scenario: Scenario, iteration: int, loss: float, at: float) -> str:
+    """Return the result of a validation."""
+    figures = {"loss": loss, "perplexity": math.exp(loss), "dashes": "-" * 91}
     return say("validation", scenario, at, iteration=iteration, **figures)
-
-
-def overflow(scenario: Scenario, at: float, scale: float, kept: bool = False) -> str:
-    """Return DeepSpeed's line for a skipped step. `kept`: the hysteresis is used up first."""
-    reduced = "but hysteresis is 2. Reducing hysteresis to 1" if kept else f"reducing to {max(scale / 2, 1):.0f}"
-    return say("overflow", scenario, at, scale=scale, reduced=reduced)

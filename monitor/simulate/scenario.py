@@ -1,11 +1,10 @@
 """What to simulate: a training's sizes and pace, and its faults."""
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pkgutil import get_data
-from random import Random
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from megatron_monitor.parsers.programs import BY_NAME, Program
 
@@ -19,8 +18,6 @@ class SimulatedProgram:
     """Its templates for a step, a validation, a save and its end. `begin` if its start-up differs from Megatron's."""
     stamped: bool = False
     """True if it prints a timestamp in each line."""
-    parts: tuple[dict[str, Any], ...] = ()
-    """The parts of a step, if it prints them."""
 
     @property
     def counts_overhead(self) -> bool:
@@ -28,11 +25,9 @@ class SimulatedProgram:
         return self.facts.megatron and not (self.stamped and self.facts.pauses_timer_if_stamped)
 
 
-def _program(
-    format_name: str, stamped: bool = False, parts: Sequence[dict[str, Any]] = (), **says: str
-) -> SimulatedProgram:
+def _program(format_name: str, stamped: bool = False, **says: str) -> SimulatedProgram:
     known = BY_NAME.get(format_name) or Program(format_name, megatron=False)
-    return SimulatedProgram(known, {**TEXTS["shared"], **says}, stamped, tuple(parts))
+    return SimulatedProgram(known, {**TEXTS["shared"], **says}, stamped)
 
 
 TEXTS: dict[str, Any] = tomllib.loads((get_data("megatron_monitor.simulate", "programs.toml") or b"").decode())
@@ -47,22 +42,12 @@ class Fault:
     kind: str
     at: int
     factor: float = 1.05
-    seconds: float = 600.0
     length: int = 50
 
     def __post_init__(self) -> None:
         """Refuse an unknown kind."""
         if self.kind not in FAULTS:
             raise ValueError(f"{self.kind!r} is no fault; there are {', '.join(sorted(FAULTS))}")
-
-
-class PrintedTimers(NamedTuple):
-    """The timers of one iteration."""
-
-    loading: float
-    """Seconds in the data loader."""
-    around: Callable[[str], str]
-    """Adds the timers to the iteration's line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +71,18 @@ class Scenario:
     heads: int = 112
     sequence_length: int = 2048
     vocab: int = 250880
-    rampup: tuple[int, int, int] | None = None
-    """(start, increment, samples) of a batch size ramp-up."""
     log_interval: int = 1
     save_interval: int = 100
     """0: no saves."""
     save_seconds: float = 40.0
     eval_interval: int = 0
     """0: no evaluation."""
-    eval_sets: int = 1
     eval_seconds: float = 25.0
-    """Seconds per validation set."""
     start_seconds: float = 60.0
     fp16: bool = False
     launch_blocking: int | None = None
-    timers: "Timers | None" = None
-    """Prints the timers of each iteration (tests/simulated). None: none are printed."""
+    inner: Callable[..., Iterable[tuple[float, str]]] | None = None
+    """(scenario, run, step, line of the step) -> (instant, text) of what an iteration prints, ending with its line."""
     faults: tuple[Fault, ...] = ()
     start_epoch: float = 1_767_225_600.0
     """Unix seconds of the first line, for formats that print times (UTC)."""
@@ -120,17 +101,3 @@ class Scenario:
     def dp(self) -> int:
         """Data parallel size."""
         return max(1, self.world_size // (self.tp * self.pp))
-
-    def batch_size_at(self, samples: int) -> int:
-        """Return the global batch size after so many samples (microbatches.py: linear steps over the ramp's
-        samples).
-        """
-        if self.rampup is None:
-            return self.global_batch_size
-        start, increment, total = self.rampup
-        steps = max(1, (self.global_batch_size - start) // increment)
-        return min(self.global_batch_size, start + int(samples / max(1.0, total / steps)) * increment)
-
-
-Timers: TypeAlias = Callable[[Scenario, int, float, dict[str, float], Random], PrintedTimers | None]
-"""A scenario, an iteration, its seconds, those that each fault adds, a random source -> its timers, or None."""

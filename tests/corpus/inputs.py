@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from megatron_monitor.simulate import Fault, Scenario, timeline
+from tests.simulated import printed
 
 INPUTS = Path(__file__).parent / "inputs"
 BEGINS = 1_700_000_000.0  # Unix seconds of the first line, unless an input says otherwise
@@ -106,8 +107,7 @@ class _Writer:
         [first, last].
         """
         sizes = {**sizes, "faults": tuple(Fault(**one) for one in sizes.get("faults", ()))}
-        if isinstance(sizes.get("rampup"), list):
-            sizes["rampup"] = tuple(sizes["rampup"])
+        sizes["inner"] = printed("verl") if sizes.get("format") == "verl" else None
         texts, start = timeline(Scenario(**{"start_epoch": self.begins + self.at, **sizes})), self.at
         if head:
             texts = itertools.takewhile(lambda one: one.truth is None, texts)

@@ -48,7 +48,7 @@ def rich_log(path: Path) -> None:
     scenario = Scenario(
         format="megatron-lm", iterations=120, seconds_per_iteration=2.0, seed=3, world_size=16, tp=2, pp=2, layers=24,
         hidden=2048, heads=16, global_batch_size=64, vocab=50304, save_interval=20, save_seconds=5.0, eval_interval=25,
-        eval_seconds=4.0, fp16=True, timers=printed("range"), faults=(Fault("crash_and_restart", at=70),),
+        eval_seconds=4.0, fp16=True, inner=printed("range"), faults=(Fault("crash_and_restart", at=70),),
     )  # fmt: skip
     with path.open("wb") as stream:
         write(scenario, stream)

@@ -73,7 +73,7 @@ def runs() -> list[Run]:
     big = _sizes(1024, 14.8, 2048, 8192, 8, 8, 80, 8192)
     mid = _sizes(256, 12.4, 1024, 4096, 4, 2, 40, 5120)
     long = _sizes(128, 18.2, 256, 32768, 4, 1, 32, 4096)
-    moe = {**_sizes(512, 15.4, 2048, 4096, 2, 4, 32, 4096), "timers": printed("range", 2)}
+    moe = {**_sizes(512, 15.4, 2048, 4096, 2, 4, 32, 4096), "inner": printed("range", 2)}
     tiny = _sizes(32, 14.7, 512, 2048, 1, 1, 24, 2048)
     small = _sizes(64, 13.6, 512, 4096, 2, 1, 32, 2560)
     began = -5.9 * HOUR
@@ -84,7 +84,7 @@ def runs() -> list[Run]:
     diverging = _scenario(tiny, Fault("scale_cycle", 200), Fault("divergence", 960), fp16=True)
     return [
         Run("gpt-13b-base", ((began, healthy),), (FIRST, SECOND)),
-        Run("gpt-70b-pretrain", ((hung_at, _scenario(big, Fault("hang_evaluation", 1), eval_sets=2)),)),
+        Run("gpt-70b-pretrain", ((hung_at, _scenario(big, Fault("hang_evaluation", 1))),)),
         Run("llama-8b-longctx", ((began, _scenario(long, Fault("slowdown", 500, factor=SLOWED_BY))),)),
         Run("moe-8x7b", (
             (began, _scenario(moe, Fault("crash_ecc", 250))),
@@ -97,5 +97,6 @@ def runs() -> list[Run]:
         Run("gpt-40b-no-exit", ((began, _scenario(moe, Fault("hang", 1100), seed=8)),),
             says={-2100.0: LAST_LINE}),
         Run("t5-11b-memory", ((began, _scenario(growing, Fault("memory_growth", 700))),)),
-        Run("qwen-7b-grpo", ((-HOUR, _scenario(small, format="verl", iterations=100, seconds_per_iteration=180.0)),)),
+        Run("qwen-7b-grpo", ((-HOUR, _scenario(small, format="verl", inner=printed("verl"), iterations=100,
+            seconds_per_iteration=180.0)),)),
     ]  # fmt: skip

@@ -30,7 +30,7 @@ def training(kind: str, form: str, *, every: int = 1, **more: object) -> Played:
     format_name = {"one": "megatron-lm-2021", "engine": "microsoft"}.get(form, "megatron-lm")
     faults = (Fault(kind, 120),) if kind else ()
     sizes = SMALL | more
-    settings = {"timers": printed(form, every), "seed": 2, "iterations": 240, "save_interval": 0}
+    settings = {"inner": printed(form, every), "seed": 2, "iterations": 240, "save_interval": 0}
     scenario = Scenario(format=format_name, seconds_per_iteration=2.0, faults=faults, **settings, **sizes)  # type: ignore[arg-type]
     return play(texts(scenario))
 
@@ -200,7 +200,7 @@ def test_saves_that_take_longer_are_told(format_name: str) -> None:
 def test_a_hang_says_what_the_pace_said_before() -> None:
     """The network had become slower; then it stood still."""
     faults = (Fault("slow_network", 120), Fault("hang", 150))
-    scenario = Scenario(format="megatron-lm", timers=printed("range"), iterations=200, save_interval=0, faults=faults,
+    scenario = Scenario(format="megatron-lm", inner=printed("range"), iterations=200, save_interval=0, faults=faults,
                         seconds_per_iteration=2.0, **SMALL)  # type: ignore[arg-type] # fmt: skip
     reported = play(texts(scenario), after=600).firing("hang")
     assert "before it iterations had taken +4.8 % since iteration 120" in reported.summary

@@ -12,7 +12,7 @@ from tests.clock import ManualClock
 from tests.commands import command
 from tests.simulated import WITH_MEGATRON_SETUP
 
-SMALL = Scenario(iterations=60, save_interval=20, eval_interval=25, eval_sets=2)
+SMALL = Scenario(iterations=60, save_interval=20, eval_interval=25)
 
 
 def log_of(scenario: Scenario) -> bytes:

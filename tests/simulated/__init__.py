@@ -1,4 +1,5 @@
-"""The timers of an iteration as programs print them, with faults that lengthen one part.
+"""What only tests simulate: the timers of an iteration as programs print them, with faults that lengthen one part
+(`effects` has these and other faults).
 
 The parts are computed from the iteration's own time: shares from the seed, with the noise of public logs (compute 0.2
 to 0.6 %; data 16 to 24 % and communication 4 to 30 %, at most 0.5 % of the iteration), single bursts, and a remainder
@@ -7,11 +8,14 @@ outside all timers. A part that a fault lengthens has its own noise. Waiting app
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
-from megatron_monitor.simulate.scenario import PROGRAMS, PrintedTimers, Scenario, Timers
+from megatron_monitor.simulate.lines import Step
+from megatron_monitor.simulate.scenario import PROGRAMS, Scenario
+from megatron_monitor.simulate.timeline import Run
+from tests.simulated import effects  # noqa: F401 - adds its faults
 
 WITH_MEGATRON_SETUP = [name for name, program in PROGRAMS.items() if "begin" not in program.says]
 """Programs that print Megatron's lines of set-up and of saves."""
@@ -178,17 +182,46 @@ _FORMS: dict[str, Callable[[Scenario, IterationParts, str], str]] = {
 """A scenario, the parts of an iteration and its line -> the line with the timers where the program prints them."""
 
 
-def printed(form: str, every: int = 1) -> Timers | None:
-    """`Scenario.timers` of this form, in one of `every` iteration lines; without a form none."""
+Inner = Callable[[Scenario, Run, Step, str], Iterator[tuple[float, str]]]
+
+
+def printed(form: str, every: int = 1) -> Inner | None:
+    """`Scenario.inner`: timers of this form, in one of `every` iteration lines; without a form none."""
+    if form == "verl":
+        return _verl
     if not form:
         return None
 
-    def timers(
-        scenario: Scenario, iteration: int, elapsed: float, extra: dict[str, float], chance: random.Random
-    ) -> PrintedTimers | None:
-        if iteration % (every * scenario.log_interval):
-            return None
-        parts = parts_of(scenario, elapsed, extra, chance)
-        return PrintedTimers(parts.data[1], lambda line: _FORMS[form](scenario, parts, line))
+    def inner(scenario: Scenario, run: Run, step: Step, line: str) -> Iterator[tuple[float, str]]:
+        if step.iteration % (every * scenario.log_interval) == 0:
+            parts = parts_of(scenario, step.pure_seconds, step.extra, run.of_effects)
+            line = _FORMS[form](scenario, parts, line)
+        yield run.at, line
 
-    return timers
+    return inner
+
+
+_WORKER, _TASK = "\x1b[36m(WorkerDict pid=4243)\x1b[0m ", "\x1b[36m(TaskRunner pid=4243)\x1b[0m "
+_MEMORY = "memory allocated (GB): 4.14, memory reserved (GB): 7.84, device memory used/total (GB): 20.5/79.2\n"
+_VERL = (
+    ("gen", 0.55, ""),
+    ("old_log_prob", 0.08, f"{_WORKER}dp actor Before compute_log_prob, {_MEMORY}"),
+    ("ref", 0.08, ""),
+    ("adv", 0.01, ""),
+    ("update_actor", 0.25, f"{_TASK}list(reward_extra_infos_dict.keys())=[]\n"),
+    ("update_weights", 0.03, f"{_WORKER}After resume weights, {_MEMORY}"),
+)
+"""Timer of a part, its share of a usual step, and the line that tells that it begins (VERL_LOGGING_LEVEL=DEBUG)."""
+
+
+def _verl(scenario: Scenario, run: Run, step: Step, line: str) -> Iterator[tuple[float, str]]:
+    """The parts of verl's step: the length of responses varies, the other parts do not."""
+    longer = run.noise * scenario.seconds_per_iteration + step.extra.get("slow_rollout", 0.0)
+    at, timers = run.at - step.pure_seconds, ""
+    for number, (timer, share, text) in enumerate(_VERL):
+        if text:
+            yield at, text
+        seconds = share * (step.pure_seconds - longer) + (0.0 if number else longer)
+        timers += f"timing_s/{timer}:{seconds:.3f} - "
+        at += seconds
+    yield run.at, line.replace("timing_s/step", f"{timers}timing_s/step")

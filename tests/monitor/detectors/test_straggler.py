@@ -15,7 +15,7 @@ SIZES: dict[str, object] = {
 
 def test_a_slower_iteration_is_the_slowdowns() -> None:
     """The slowdown names the rank."""
-    played = fault("slow_rank", 100, iterations=180, **(SIZES | {"pp": 1, "timers": printed("ranks")}))
+    played = fault("slow_rank", 100, iterations=180, **(SIZES | {"pp": 1, "inner": printed("ranks")}))
     assert played.firing("slowdown").evidence["cause_rank"] == 5
 
 

@@ -18,7 +18,7 @@ LAST = 9
 def test_a_slow_loader_that_no_figure_of_the_engine_shows(interval: int, timers: str) -> None:
     """5 % more from line to line: seen with its cause by the seventh line; the engine's own figures are as ever."""
     at = 200 * interval  # in its first two minutes an attempt settles
-    played = fault("slow_data", at, iterations=3 * at, log_interval=interval, timers=printed(timers), **SIZES)
+    played = fault("slow_data", at, iterations=3 * at, log_interval=interval, inner=printed(timers), **SIZES)
     reported, shown = played.firing("slowdown"), played.shown("slowdown")
     assert reported.evidence["cause"] == "outside_timers"
     assert reported.evidence["ratio"] == pytest.approx(1.05, abs=0.012)

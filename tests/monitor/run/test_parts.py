@@ -5,8 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.monitor.playing import Played, fault, healthy, play
+from tests.simulated import printed
 
-PACE = {"format": "verl", "iterations": 150, "seconds_per_iteration": 100.0}
+PACE: dict[str, object] = {
+    "format": "verl",
+    "iterations": 150,
+    "seconds_per_iteration": 100.0,
+    "inner": printed("verl"),
+}
 ENGINE = "(vLLMHttpServer pid=6) INFO 11-22 08:00:00 [loggers.py:248] Engine 000: Avg prompt throughput: 9.0 tokens/s, "
 NEMO_RL = {
     0.0: "▶ Preparing batch...\n▶ Generating responses for batch of size 512...\n",
@@ -32,7 +38,7 @@ def test_each_part_is_a_phase_with_a_budget_of_its_own() -> None:
 
 def test_a_hang_in_a_rollout_is_told_by_the_rollouts_budget() -> None:
     """After three times the longest rollout, which is less than three steps; a rollout of twice the length is none."""
-    hang = fault("hang_rollout", 100, after=4000.0, **PACE).firing("hang")
+    hang = fault("hang", 100, after=4000.0, **PACE).firing("hang")
     assert hang.evidence["phase"] == "rollout"
     assert "hung in rollout (or reward: no line distinguishes them) after iteration 99" in hang.summary
     assert 150 < hang.evidence["silence_seconds"] < 190
