@@ -17,7 +17,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import IO, Final
 
-from megatron_monitor.advice.record import NOT_DONE, Execution, Record, Step
+from megatron_monitor.advice.record import ENDING, NOT_DONE, Execution, Record, Step
 from megatron_monitor.remediator.plan import RefusedError, drained, too_many_drained, trials_of
 from megatron_monitor.remediator.successors import QUEUE_FORMAT, QueueError, Successor, lost_option, successors
 from megatron_monitor.run.job import OVER, WAITING
@@ -75,7 +75,7 @@ class Slurm:
         for step in execution.steps:
             if step.action == "drain" and step.commands and (why := self._undrainable(execution, step, job, record)):
                 step.status, step.outcome = "skipped", f"{NOT_DONE}{why}"
-        ending = [step for step in execution.steps if step.action in ("cancel", "requeue", "resubmit")]
+        ending = [step for step in execution.steps if step.action in ENDING]
         try:
             if ending:
                 self._check_restart(execution, ending[-1].action, job)
@@ -85,18 +85,17 @@ class Slurm:
 
     def _check_restart(self, execution: Execution, action: str, job: SlurmJob) -> None:
         self._unchanged(execution, job)
-        follower = ""
+        others = list[Successor]()
         # A job that waited for the end may have begun after it; a running job that is requeued keeps its place.
         if action == "resubmit" or execution.over:
             others = self._others(execution, job, action, ended=job.ended_at if execution.over else None)
             if others and (execution.over or not all(one.follows for one in others)):
                 raise RefusedError(f"job {others[0].number} {others[0].why}")
-            follower = others[0].number if others else ""
-        if follower:
+        if others:
             for step in execution.steps:
                 if step.action == "resubmit":
-                    step.status, step.outcome = "done", f"not submitted: job {follower} follows by itself"
-                    execution.new_job = follower
+                    step.status, step.outcome = "done", f"not submitted: job {others[0].number} follows by itself"
+                    execution.new_job = others[0].number
             return
         tests = trials_of(execution, job)
         if action == "resubmit" and (lost := self._lost(execution, job, tests)):
@@ -132,15 +131,13 @@ class Slurm:
 
     # --- doing ------------------------------------------------------------------------------------------------------
 
-    def carry_out(self, execution: Execution, index: int) -> tuple[bool, str]:
+    def carry_out(self, execution: Execution, step: Step) -> tuple[bool, str]:
         """Execute a step; return (success, outcome). Raises LaterError if nothing could be done yet."""
-        step = execution.steps[index]
-        behind = any(one.action in ("cancel", "requeue") and one.status == "done" for one in execution.steps[:index])
         try:
             if step.action == "resubmit":
-                ok, outcome = self._resubmit(execution, step, behind=behind)
+                ok, outcome = self._resubmit(execution, step)
             else:
-                if not behind:
+                if not execution.ended_job:
                     self._unchanged(execution, self.job(execution.job))
                 ok, outcome = self._dump(execution, step) if step.action == "dump_stacks" else self._run(step)
         except RefusedError as why:
@@ -174,20 +171,20 @@ class Slurm:
         if execution.over != (job.state in OVER) or (not execution.over and job.state != "RUNNING"):
             raise RefusedError(f"job {number} is {job.state} now")
 
-    def _resubmit(self, execution: Execution, step: Step, *, behind: bool) -> tuple[bool, str]:
+    def _resubmit(self, execution: Execution, step: Step) -> tuple[bool, str]:
         """Submit a new job, held until the queue shows that no other job continues the training.
 
         If two remediators submit, the job with the lower number continues. A job whose submission has no answer stays
-        held and never runs. `behind`: an earlier step has cancelled the old job.
+        held and never runs.
         """
         job = self.job(execution.job)
-        if not behind:
+        if not execution.ended_job:
             self._unchanged(execution, job)
         if job.state not in OVER:
             raise LaterError(f"job {execution.job} is still {job.state}")
-        if behind and job.state == "COMPLETED":
+        if execution.ended_job and job.state == "COMPLETED":
             return True, f"not submitted: job {execution.job} has completed by itself"
-        if behind and job.state != "CANCELLED":
+        if execution.ended_job and job.state != "CANCELLED":
             raise RefusedError(f"job {execution.job} is {job.state} instead of CANCELLED")
         if others := self._others(execution, job, "resubmit"):
             raise RefusedError(f"job {others[0].number} {others[0].why}")

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -259,15 +260,15 @@ class Remediator:
             return self._dumps[execution.number].done() and self._take_dump(execution)
         if self._clock.monotonic() < self._not_before.get(execution.number, 0.0):
             return False
-        waiting = [index for index, step in enumerate(execution.steps) if step.status == "waiting"]
-        before = (step for step in execution.steps[: waiting[0]] if step.action in ENDING and step.commands)
-        broken = any(step.status != "done" for step in before)
+        waiting = [step for step in execution.steps if step.status == "waiting"]
+        before = takewhile(lambda step: step is not waiting[0], execution.steps)
+        broken = any(step.status != "done" for step in before if step.action in ENDING and step.commands)
         why = "the step before was not done" if broken else self._over(execution, advice)
         if why is None:
             return False
         if why:
-            for index in waiting:
-                execution.steps[index].status, execution.steps[index].outcome = "skipped", why
+            for step in waiting:
+                step.status, step.outcome = "skipped", why
         elif not self._do(execution, waiting[0]):
             return False
         self._close(execution)
@@ -283,19 +284,18 @@ class Remediator:
         incident = next((one for one in own.incidents if one.id == execution.incident_id), None) if own else None
         return observed(own, incident) if own is not None and incident is not None else "the incident has ended"
 
-    def _do(self, execution: Execution, index: int) -> bool:
+    def _do(self, execution: Execution, step: Step) -> bool:
         """Record that the step is begun, execute it, record the outcome. Return False if it is to be retried. A dump is
         executed in another thread, because it takes up to two minutes.
         """
-        step = execution.steps[index]
         step.status = "begun"
         if not self._save():
             step.status = "waiting"
             return False
         if step.action == "dump_stacks":
-            self._dumps[execution.number] = self._threads.submit(self._slurm.carry_out, execution, index)
+            self._dumps[execution.number] = self._threads.submit(self._slurm.carry_out, execution, step)
             return True
-        return self._record(execution, step, lambda: self._slurm.carry_out(execution, index))
+        return self._record(execution, step, lambda: self._slurm.carry_out(execution, step))
 
     def _take_dump(self, execution: Execution) -> bool:
         step = next(step for step in execution.steps if step.status == "begun")

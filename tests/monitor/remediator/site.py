@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from megatron_monitor.advice.record import ENDING, Execution, Record, file_in, read
+from megatron_monitor.advice.record import ENDING, Execution, Record, Step, file_in, read
 from megatron_monitor.config import load
 from megatron_monitor.incidents import Transition
 from megatron_monitor.remediator.commands import LaterError
@@ -147,9 +147,8 @@ class Remediated(Site):
                 step.status, step.outcome = "done", f"not submitted: job {self.follower} follows by itself"
                 execution.new_job = self.follower
 
-    def carry_out(self, execution: Execution, index: int) -> Outcome:
+    def carry_out(self, execution: Execution, step: Step) -> Outcome:
         """Done, unless it is killed before or behind it."""
-        step = execution.steps[index]
         self.instant()
         found = self.outcomes.get(step.action, (True, "done"))
         if isinstance(found, str):

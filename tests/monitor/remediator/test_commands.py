@@ -74,7 +74,7 @@ class Site:
         made = self.execution(action, *commands, **more)
         if behind:
             made.steps.insert(0, Step("cancel", [["scancel", "1234"]], status="done"))
-        return self.slurm.carry_out(made, len(made.steps) - 1)
+        return self.slurm.carry_out(made, made.steps[-1])
 
     def execution(self, action: str, *commands: tuple[str, ...], **more: Any) -> Execution:
         """For job 1234, as it was when this was planned."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_monitor.advice.record import Execution, read
+from megatron_monitor.advice.record import Execution, Step, read
 from megatron_monitor.config import ConfigError, load
 from megatron_monitor.remediator.remediator import Files, StartError
 from megatron_monitor.run.records import SlurmJob
@@ -203,11 +203,11 @@ class Two(Remediated):
             JobAnswered(JobQuestion({"1234": "r", "1235": "s"}[number], number), self.job(number)), self.now
         )
 
-    def carry_out(self, execution: Execution, index: int) -> Outcome:
+    def carry_out(self, execution: Execution, step: Step) -> Outcome:
         """The first dump waits."""
-        if index == 0 and execution.job == "1234":
+        if step is execution.steps[0] and execution.job == "1234":
             assert self.dumped.wait(60.0)
-        return super().carry_out(execution, index)
+        return super().carry_out(execution, step)
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """The remediator turns until then, at one instant of the tests' clock."""
