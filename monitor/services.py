@@ -114,7 +114,7 @@ class Services:
         """Add the counts of outputs and connections to `counts`."""
         for (output, written), count in self._outputs.counts().items():
             counts.set("output_writes_total", count, output, written)
-        counts.set("http_connections", self._server.connections)
+        counts.set("http_connections", len(self._server.open))
         self._app.notice = ". ".join(filter(None, [self._notice, *(note() for note in self.notes)]))
         counts.clear("page_info")
         if (page := self.page_url) is not None:

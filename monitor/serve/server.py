@@ -154,11 +154,6 @@ class HttpServer:
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
-    @property
-    def connections(self) -> int:
-        """The number of open connections."""
-        return len(self.open)
-
     def start(self) -> None:
         """Start the server's thread."""
         self._thread.start()
@@ -184,7 +179,7 @@ class HttpServer:
         await self._stop.wait()
         self.loop.remove_reader(self._listener)
         for _ in range(3):  # a transport closes one turn after it is dropped
-            while self.connections:
+            while self.open:
                 self._drop_oldest()
             await asyncio.sleep(0)
 
@@ -204,7 +199,7 @@ class HttpServer:
             self.loop.remove_reader(self._listener)
             self.loop.call_later(0.05, self._listen)
             return
-        if self.connections >= self._max_connections:
+        if len(self.open) >= self._max_connections:
             self._drop_oldest()
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         task = self.loop.create_task(self._connect(accepted))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -38,24 +38,17 @@ _TYPES = {
 }
 
 
-class StaticFile(NamedTuple):
-    """A static file of the package, held in memory."""
-
-    content_type: str
-    body: bytes
-    tag: str
-
-
 @cache
-def static_files() -> dict[str, StaticFile]:
-    """Return the files below static/ by their relative path."""
-    files: dict[str, StaticFile] = {}
+def static_files() -> dict[str, Reply]:
+    """Return the answers with the files below static/ by their relative path."""
+    files: dict[str, Reply] = {}
     for file in _STATIC.rglob("*"):
         kind = _TYPES.get(file.name.rsplit(".", 1)[-1])
         if kind is not None and file.is_file():
             body = file.read_bytes()
             tag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
-            files[file.relative_to(_STATIC).as_posix()] = StaticFile(kind, body, tag)
+            headers = (("ETag", tag), ("Cache-Control", "no-cache"))
+            files[file.relative_to(_STATIC).as_posix()] = Reply(200, kind, body, headers)
     return files
 
 
@@ -167,13 +160,10 @@ def _natural(text: str) -> int:
 
 def static_reply(request: Request) -> Reply | None:
     """Return a static file, 304 if the client has it already, None if there is no such file."""
-    file = static_files().get(request.path.removeprefix("/static/"))
-    if file is None:
-        return None
-    headers = (("ETag", file.tag), ("Cache-Control", "no-cache"))
-    if request.headers.get("if-none-match") == file.tag:
-        return Reply(304, file.content_type, b"", headers)
-    return Reply(200, file.content_type, file.body, headers)
+    reply = static_files().get(request.path.removeprefix("/static/"))
+    if reply is not None and request.headers.get("if-none-match") == dict(reply.headers)["ETag"]:
+        return reply._replace(status=304, body=b"")
+    return reply
 
 
 def _html(text: str, status: int = 200) -> Reply:

@@ -72,7 +72,7 @@ def test_silent_connections_cost_no_thread_and_the_longest_waiting_goes(serve: S
         silent = many(server, 500, stack)
         assert max(seconds(server) for _ in range(5)) < 1.0
         assert threading.active_count() - before <= 6
-        assert server.connections <= 201
+        assert len(server.open) <= 201
         assert silent[0].recv(1) == b""
 
 
@@ -96,7 +96,7 @@ def test_answers_that_nobody_reads_are_bounded(serve: Serve) -> None:
     server = serve(unread=20 << 20)
     with ExitStack() as stack:
         ask_and_read_nothing(server, 12, stack)
-        wait(lambda: server.connections <= 2, 10.0, "ten of twelve are dropped")
+        wait(lambda: len(server.open) <= 2, 10.0, "ten of twelve are dropped")
         assert seconds(server) < slack(1.0)
         assert len(ask(server, "/large").text) == 8 << 20  # type: ignore[attr-defined]
 
@@ -275,7 +275,7 @@ def test_stop_ends_connections_and_threads(serve: Serve) -> None:
     with ExitStack() as stack:
         (client,) = many(server, 1, stack)
         client.sendall(b"GET / HT")
-        wait(lambda: server.connections == 1, 5.0, "the connection")
+        wait(lambda: len(server.open) == 1, 5.0, "the connection")
         server.stop()
         with suppress(ConnectionResetError):
             assert client.recv(100) == b""

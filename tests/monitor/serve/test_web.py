@@ -142,9 +142,9 @@ def test_who_leaves_while_the_password_is_checked(serve: Serve) -> None:
         with socket.create_connection(server.address, timeout=10) as leaving:
             leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by a reset
             leaving.sendall(f"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: {header}\r\n\r\n".encode())
-            wait(lambda: server.connections == 1, 2.0, "the request is there")
+            wait(lambda: len(server.open) == 1, 2.0, "the request is there")
     wait(lambda: bool(auth._known), 10.0, "the password is checked")
-    wait(lambda: server.connections == 0, 2.0, "no connection is left")
+    wait(lambda: len(server.open) == 0, 2.0, "no connection is left")
 
 
 def test_a_long_password_and_a_hash_of_the_old_prefix(serve: Serve) -> None:
