@@ -43,7 +43,10 @@ class Alertmanager(Posting, frozen=True, kw_only=True, tag_field="type", tag="al
     def content(self, alerts: Sequence[Alert], now: float) -> list[dict[str, Any]]:
         """Return the body of the POST for these alerts at `now`, Unix seconds."""
         wanted = [alert for alert in alerts if self.wants(alert.message)]
-        headlines = _headlines(wanted)
+        of_event: dict[str, list[Alert]] = defaultdict(list)
+        for alert in wanted:
+            of_event[alert.message.event].append(alert)
+        headlines = {event: _headline(several) for event, several in of_event.items()}
         return [self._alert(alert, now, headlines[alert.message.event]) for alert in wanted]
 
     def _alert(self, alert: Alert, now: float, headline: str) -> dict[str, Any]:
@@ -80,15 +83,8 @@ def api(url: str) -> str:
     return f"{url.rstrip('/')}/api/v2/alerts"
 
 
-def _headlines(alerts: Sequence[Alert]) -> dict[str, str]:
-    """Return event -> its headline: the worst alert of one run, or the number and names of several runs."""
-    of_event: dict[str, list[Alert]] = defaultdict(list)
-    for alert in alerts:
-        of_event[alert.message.event].append(alert)
-    return {event: _headline(several) for event, several in of_event.items()}
-
-
 def _headline(alerts: Sequence[Alert]) -> str:
+    """Return the headline of an event: the worst alert of one run, or the number and names of several runs."""
     shown = [alert for alert in alerts if alert.ends_at is None] or alerts
     worst = max(shown, key=lambda alert: (RANK[alert.message.severity], -alert.starts_at)).message
     runs = sorted({alert.message.run for alert in shown})
