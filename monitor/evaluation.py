@@ -186,7 +186,7 @@ class Evaluator:
     def quarantine(self, run: MonitoredRun, why: str, now: float) -> list[Transition]:
         """Report that the run cannot be evaluated any more, and end its other incidents."""
         found = {"source_lost": Finding("firing", "critical", why, {"reason": why})}
-        return judge(run.book, run.state, found, now, self._repeat_interval, self.events)
+        return judge(run.book, run.state, found, now, self._repeat_interval, self.events, {})
 
     def retire(self, run: MonitoredRun, at: float) -> list[Transition]:
         """End a run because another experiment began in its log: report a crash, end its incidents."""

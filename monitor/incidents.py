@@ -10,7 +10,6 @@ finished. incident_events.py decides which incidents are one event for people.
 import math
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
@@ -28,7 +27,6 @@ _HISTORY = 100
 _SHOWN = 3600.0  # seconds for which the series of an ended incident is 0: longer than a gap of scrapes
 _FOLLOWS = 120.0  # maximum seconds between an incident and one that it leads to
 _LINGERS = 300.0  # seconds without the problem after which a level ends, and minimum duration of an incident at the end
-_NO_HOLD: Mapping[str, float] = MappingProxyType({})
 
 
 class IncidentFacts(Struct):
@@ -128,7 +126,7 @@ def over_at(state: RunState) -> float:
 
 def judge(
     book: IncidentBook, state: RunState, findings: Mapping[str, Finding], now: float, repeat_interval: float,
-    events: IncidentEvents, hold: Mapping[str, float] = _NO_HOLD,
+    events: IncidentEvents, hold: Mapping[str, float],
 ) -> list[Transition]:  # fmt: skip
     """Update the incidents by the findings of an evaluation, by kind. Return the transitions in order."""
     firing = {kind: finding for kind, finding in findings.items() if finding.state == "firing"}
@@ -157,18 +155,12 @@ def amend(book: IncidentBook, transition: Transition, facts: Mapping[str, Any]) 
     return amended
 
 
-def give_up(book: IncidentBook, state: RunState, why: str, now: float) -> list[Transition]:
-    """Close the open incidents of a run that is no longer watched."""
+def give_up(book: IncidentBook, state: RunState, now: float, why: str = "") -> list[Transition]:
+    """Close the open incidents of a run that is no longer watched (`why`), or those that end with its attempt."""
     tick = _Tick(book, state, now, IncidentEvents())
-    out = [tick.resolve(kind, unobserved=why) for kind in list(book.open)]
+    out = [tick.resolve(kind, unobserved=why) for kind in list(book.open) if why or not RULES[kind].outlives]
     book.history.extend(out)
     return out
-
-
-def end_with_attempt(book: IncidentBook, state: RunState, now: float) -> None:
-    """Resolve the open incidents that the end of the attempt ends."""
-    tick = _Tick(book, state, now, IncidentEvents())
-    book.history.extend([tick.resolve(kind) for kind in list(book.open) if not RULES[kind].outlives])
 
 
 def _superseded(kind: str, firing: Mapping[str, Finding], book: IncidentBook) -> str | None:

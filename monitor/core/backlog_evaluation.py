@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from megatron_monitor.charts.history import History
 from megatron_monitor.evaluation import Evaluator, MonitoredRun
-from megatron_monitor.incidents import Transition, end_with_attempt
+from megatron_monitor.incidents import Transition, give_up
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
@@ -68,7 +68,7 @@ class BacklogEvaluation:
         run = self._run
         judge.finish(run, run.clock + _DEADLINE_SECONDS)
         if run.state.attempt.phase in ENDED:
-            end_with_attempt(run.book, run.state, run.clock)
+            give_up(run.book, run.state, run.clock)
         return [
             replace(one, time=one.time + zone, since=None if one.since is None else one.since + zone)
             for one in run.book.history

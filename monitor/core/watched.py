@@ -137,7 +137,7 @@ class Watched:
 
     def _close(self, run: Run, why: str, now: float) -> None:
         """End the open incidents of a run that is dropped."""
-        self.of_run(run, lambda: give_up(run.book, run.state, why, now), failed=bool(run.failed))
+        self.of_run(run, lambda: give_up(run.book, run.state, now, why), failed=bool(run.failed))
 
     @property
     def wall_offset(self) -> float:

@@ -13,7 +13,7 @@ REPEAT = 3600.0
 
 def step(book: IncidentBook, now: float, hang: Finding, **others: Finding) -> list[Transition]:
     """One tick."""
-    return judge(book, RunState(name="run"), {"hang": hang, **others}, now, REPEAT, IncidentEvents())
+    return judge(book, RunState(name="run"), {"hang": hang, **others}, now, REPEAT, IncidentEvents(), {})
 
 
 def firing(severity: str = "critical", display_only: bool = False) -> Finding:
