@@ -153,7 +153,7 @@ class LiveCore:
 
     def _follow(self, positions: dict[str, Position]) -> None:
         interval = self.core.config.poll_interval
-        settings = FollowSettings(interval, 20 * interval, 20 * interval, max_open_files=room_for_logs())
+        settings = FollowSettings(interval, 20 * interval, max_open_files=room_for_logs())
         if not (wanted := watches(self.core.config)):
             return  # all lines come from Kafka
         self._follower = Follower(wanted, positions, self._inbox, settings=settings, clock=self.clock)

@@ -29,13 +29,6 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def grown_head(head: bytes, offset: int, data: bytes) -> bytes:
-    """Return the head after `data` was read at `offset`. It ends at the first NUL or hole, or at 1024 bytes."""
-    if len(head) != offset or offset >= HEAD_BYTES:
-        return head
-    return head + data[: HEAD_BYTES - offset].partition(b"\0")[0]
-
-
 def tail_of(data: bytes) -> bytes:
     """Return the tail of bytes that end in `data`."""
     return data[-TAIL_BYTES:].rpartition(b"\0")[2]
@@ -89,8 +82,8 @@ class Content(Struct, gc=False):
 
     def advance(self, offset: int, data: bytes) -> None:
         """Add `data`, read at `offset`, which is larger than the old offset if a hole was skipped."""
-        if not self.head_hash:
-            self.head = grown_head(self.head, offset, data)
+        if len(self.head) == offset < HEAD_BYTES:  # the head ends at the first NUL or hole
+            self.head += data[: HEAD_BYTES - offset].partition(b"\0")[0]
         # a block as long as the tail replaces it, without a copy
         self.tail = tail_of(self.tail + data if offset == self.offset and len(data) < TAIL_BYTES else data)
         self.offset = offset + len(data)

@@ -73,7 +73,6 @@ class FollowedFile(Struct, eq=False):
     """Where to read on in the file that an earlier process read, or that was read before the path named nothing."""
     due_at: float = 0.0
     directory: str = ""
-    age_checked: bool = False
     looked_at: bool = False
     failed: bool = False  # quarantined: the monitor's own code failed at this file
     unsupported: str = ""
@@ -108,11 +107,6 @@ class FollowedFile(Struct, eq=False):
     def is_away(self) -> bool:
         """True while the path names nothing."""
         return self.gone_since is not None or self.missing_since is not None
-
-    @property
-    def has_started(self) -> bool:
-        """True once a file was read, now or before the restart."""
-        return self.content is not None or self.resume is not None
 
     def poll(self, now: float, at: float) -> None:
         """Look once. Reads at most `read_bytes` of each file concerned, and emits messages to the context."""
@@ -487,7 +481,7 @@ class FollowedFile(Struct, eq=False):
     def _handle_absence(self, error: OSError, now: float, at: float) -> None:
         """Handle a path that names nothing. Absence only counts in the directory where the file was."""
         self.unsupported = ""
-        if not self.has_started or self.gone_since is not None:
+        if (self.content is None and self.resume is None) or self.gone_since is not None:  # nothing was read
             self.missing_since = now if self.missing_since is None else self.missing_since
             return
         if not self._is_open_file_deleted() and not self._is_absence_proved():

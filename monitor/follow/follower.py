@@ -5,7 +5,7 @@ The caller's thread never waits for a file system of logs: not in `start`, `stop
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message, Position, Scanned, SourceId
@@ -18,7 +18,6 @@ from megatron_monitor.follow.settings import STOP_SECONDS, FollowSettings
 from megatron_monitor.follow.waker import Waker
 from megatron_monitor.system.clock import Clock, SystemClock
 
-T = TypeVar("T")
 _MESSAGES_PER_PUT = 32
 # Seconds:
 _PUT_SECONDS = 0.25  # between two looks at the stop flag while the queue is full
@@ -37,7 +36,6 @@ class MountStatus(NamedTuple):
     mount: str
     file_system: str
     mode: Mode
-    alive: bool  # False: its thread ended by a bug, and nothing is read from this mount any more
     busy_seconds: float  # duration of the present system call or step; many seconds mean that the mount hangs
     unobserved_seconds: float = 0.0
     """For how long the mount has been unobserved: a call hangs, or the monitor was suspended. 0: it is observed."""
@@ -97,7 +95,7 @@ class Follower:
 
     def status(self) -> tuple[MountStatus, ...]:
         """Return the status of each mount and of standard input, from memory."""
-        piped = [MountStatus(STDIN, FILE_SYSTEM, "poll", True, 0.0)] if self._pipe is not None else []
+        piped = [MountStatus(STDIN, FILE_SYSTEM, "poll", 0.0)] if self._pipe is not None else []
         return (*(thread.status() for thread in list(self._threads.values())), *piped)
 
     @property
@@ -119,21 +117,21 @@ class Follower:
                 thread = ReaderThread(reader, self._messages, self._clock, self._stopping)
                 self._threads[reader.mount.point] = thread  # before the start: its first message may wake it
                 thread.start()
-            self._stopping.wait(self._settings.discovery_interval)
+            self._stopping.wait(self._settings.idle_interval)
 
     def _resolve(self, path: str) -> str:
-        """Return the path with links resolved (asked once), or unchanged if that takes too long."""
+        """Return the path with links resolved (asked once, in a thread that a hung mount may block), or unchanged if
+        that takes two seconds.
+        """
         if path not in self._resolved:
-            self._resolved[path] = self._ask(lambda: self._os.realpath(path), path)
+            found = [path]
+            asks = threading.Thread(
+                target=lambda: found.append(self._os.realpath(path)), name="follow asks", daemon=True
+            )
+            asks.start()
+            asks.join(_RESOLVE_SECONDS)
+            self._resolved[path] = found[-1]
         return self._resolved[path]
-
-    def _ask(self, question: Callable[[], T], default: T) -> T:
-        """Ask a file system in a thread of its own, which a hung mount blocks; `default` after two seconds."""
-        answers: list[T] = []
-        thread = threading.Thread(target=lambda: answers.append(question()), name="follow asks", daemon=True)
-        thread.start()
-        thread.join(_RESOLVE_SECONDS)
-        return answers[0] if answers else default
 
 
 class ReaderThread(threading.Thread):
@@ -157,7 +155,6 @@ class ReaderThread(threading.Thread):
             reader.mount.point,
             reader.mount.file_system,
             reader.mode,
-            self.is_alive(),
             max(0.0, now - busy_since) if busy_since is not None else 0.0,
             reader.unobserved_seconds(now),
             reader.overdue_seconds(now),

@@ -153,10 +153,10 @@ class MountReader:
         """
         known, new = list[FollowedFile](), list[tuple[float, FollowedFile]]()
         for source in due:
-            if source.age_checked:
+            if source.looked_at:
                 known.append(source)
                 continue
-            source.age_checked, written = True, clock.wall()
+            written = clock.wall()
             with contextlib.suppress(OSError):
                 written = self._context.stat(source.path).st_mtime
             if written >= clock.wall() - OLD_SECONDS:
@@ -279,7 +279,7 @@ class MountReader:
         requested = self._walk_due < float("inf")  # meanwhile: a path may be newer than the list of its directory
         if len(self._unknown_paths) > _MAX_UNKNOWN_PATHS:
             self._unknown_paths.clear()
-        self._walk_due = now + max(self._min_walk_interval, 0.0 if requested else self._settings.discovery_interval)
+        self._walk_due = now + max(self._min_walk_interval, 0.0 if requested else self._settings.idle_interval)
         stats, errors, context.stats, context.errors = context.stats, dict(context.errors), 0, Counter()
         return Scanned(self.mount.point, clock.wall(), stats=stats, errors=errors, forgotten=self._forget(now))
 

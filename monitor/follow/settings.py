@@ -20,9 +20,9 @@ class FollowSettings(Struct, frozen=True):
     poll_interval: float = 0.5
     """Seconds between two looks at an active file. A run prints a line every few seconds at most."""
     idle_interval: float = 10.0
-    """Longest seconds between two looks at a silent file: a sixth of the shortest progress timeout (60 s)."""
-    discovery_interval: float = 10.0
-    """Seconds between two walks over the patterns. The first iteration of a new run takes longer than that."""
+    """Longest seconds between two looks at a silent file, a sixth of the shortest progress timeout (60 s), and seconds
+    between two walks over the patterns: the first iteration of a new run takes longer than that.
+    """
     stats_per_second: float = 500.0
     """Budget per mount of looks at files that are silent or were never seen to grow: each may be an RPC. 5,000 files
     use it up at an interval of 10 s."""
