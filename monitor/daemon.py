@@ -112,7 +112,7 @@ class Daemon:
         self._start_parts()
         self._services.start()
         self.live.start(saved)
-        self._pipeline.start(self.config)
+        self._pipeline.start()
         self._manager.ready()
 
     def _start_parts(self) -> None:
@@ -171,7 +171,7 @@ class Daemon:
             part.take(0.0 if self._latest.wanted else min(wait, _POLL))
         began = self.clock.monotonic()
         self._pipeline.judge(now)
-        if not self._was_ready and self._core.ready and self._searched():
+        if not self._was_ready and self._core.sources.ready and self._searched():
             self._was_ready = self._core.caught_up = True
             _log.info("following %s", self._status())
         if self._was_ready and 0.0 < self._report_unmatched_at <= began:

@@ -15,7 +15,6 @@ from megatron_monitor.deliveries import Deliveries
 from megatron_monitor.extensions import extend
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.alertmanager import Alertmanager
-from megatron_monitor.notifiers.message import Notifier
 from megatron_monitor.poster import Poster
 from megatron_monitor.saving import Saving
 from megatron_monitor.system.clock import Clock
@@ -35,15 +34,17 @@ class Dispatcher:
         """`wake` wakes the loop from any thread; `links` returns the links of a message."""
         self.core, self._links, self._clock = core, links, clock
         self.saving = Saving(core, clock, wake)
-        self.deliveries = Deliveries(_sent_messages(config), clock, wake)
+        # for single messages; Alertmanagers get all alerts instead
+        self._notifiers = [one for one in config.notifiers if not isinstance(one, Alertmanager)]
+        self.deliveries = Deliveries(self._notifiers, clock, wake)
         self.deliveries.accepted = self.saving.accepted
         self.poster = Poster(config.notifiers)
         self._post_at = float("-inf")
         extend(core, Runtime(clock, wake, self.saving.soon))
 
-    def start(self, config: Config) -> None:
+    def start(self) -> None:
         """Allow sending of restored notifications."""
-        self.core.outbox.receivers(one.name for one in _sent_messages(config))
+        self.core.outbox.receivers(one.name for one in self._notifiers)
 
     def judge(self, now: float, until: float | None = None, *, act: bool = True) -> None:
         """Evaluate what is due, as at the instant `until`, with the optional parts before and after it.
@@ -124,8 +125,3 @@ class Dispatcher:
         self.poster.stop(seconds)
         if self.core.outbox.changed:
             self.saving.save_last(now)
-
-
-def _sent_messages(config: Config) -> list[Notifier]:
-    """Return the notifiers for single messages. Alertmanagers get all alerts instead."""
-    return [one for one in config.notifiers if not isinstance(one, Alertmanager)]

@@ -69,7 +69,6 @@ class Core(Watched):
         """`charts`: keep the data of the charts."""
         self.extensions: list[Extension] = []
         """The optional parts of this core."""
-        self.outbox = Outbox()
         self.alerts = Alerts()
         self.unposted: Mapping[str, int] = {}
         """Notifier -> number of Alertmanagers that did not accept the last post."""
@@ -80,6 +79,7 @@ class Core(Watched):
         self.caught_up = False
         """True: the backlog was read, and attempts that begin and end are logged."""
         super().__init__(config, judge or Evaluator(config), charts=charts)
+        self.outbox = Outbox(self.counts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
         self.counts.add("state_save_failures_total", by=0.0)  # a counter that does not start at 0 has no rate
 
@@ -248,8 +248,6 @@ class Core(Watched):
 
     def counted(self) -> MonitorCounts:
         """Return the monitor's counts, brought up to date."""
-        for (receiver, outcome), many in self.outbox.take_outcomes().items():
-            self.counts.add("notifications_total", receiver, outcome, by=many)
         self.counts.clear("notifications_pending")
         for receiver, many in {**self.outbox.pending(), **self.unposted}.items():
             self.counts.set("notifications_pending", many, receiver)

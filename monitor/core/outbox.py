@@ -14,12 +14,12 @@ Times are instants of the core.
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from itertools import count
 from typing import Final, Literal, NamedTuple, get_args
 
 from msgspec import Struct, field
 
 from megatron_monitor.incidents import Transition
+from megatron_monitor.snapshot import MonitorCounts
 
 _log = logging.getLogger(__name__)
 
@@ -70,9 +70,9 @@ class _Lane(Struct):
 class Outbox:
     """The pending notifications, by receiver, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts: MonitorCounts) -> None:
+        self._counts = counts
         self._lanes: dict[str, _Lane] = {}
-        self._numbers = count(1)
         self.last = 0
         """Number of the newest message."""
         self.saved = 0
@@ -81,16 +81,14 @@ class Outbox:
         """Seconds after which an unsaved message is sent."""
         self.changed = False
         """True: a message was accepted or given up since the flag was cleared."""
-        self.outcomes: dict[tuple[str, Outcome], int] = {}
-        """(receiver, outcome) -> count since the last `take_outcomes`."""
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
     def enqueue(self, message: Transition, receivers: Iterable[str], now: float) -> None:
         """Add a message for each of these receivers."""
         for name in receivers:
-            self.last = number = next(self._numbers)
-            self._lane(name).waiting[number] = PendingNotification(number, message, now)
+            self.last += 1
+            self._lane(name).waiting[self.last] = PendingNotification(self.last, message, now)
 
     def receivers(self, names: Iterable[str]) -> None:
         """Set the configured receivers. Pending messages of others are dropped."""
@@ -169,11 +167,6 @@ class Outbox:
         """Return receiver -> number of pending messages."""
         return {name: len(lane.waiting) for name, lane in self._lanes.items()}
 
-    def take_outcomes(self) -> dict[tuple[str, Outcome], int]:
-        """Return (receiver, outcome) -> count since the last call."""
-        taken, self.outcomes = self.outcomes, {}
-        return taken
-
     def save(self) -> dict[str, list[PendingNotification]]:
         """Return the pending messages for the state."""
         return {name: list(lane.waiting.values()) for name, lane in self._lanes.items() if lane.waiting}
@@ -183,13 +176,12 @@ class Outbox:
         for name, waiting in saved.items():
             self._lane(name).waiting = {pending.number: pending for pending in waiting}
             self.last = self.saved = max([self.last, *(pending.number for pending in waiting)])
-        self._numbers = count(self.last + 1)
 
     def _lane(self, name: str) -> _Lane:
         return self._lanes.setdefault(name, _Lane())
 
     def _count(self, name: str, outcome: Outcome, by: int = 1) -> None:
-        self.outcomes[name, outcome] = self.outcomes.get((name, outcome), 0) + by
+        self._counts.add("notifications_total", name, outcome, by=by)
 
     def _thin(self, name: str, lane: _Lane) -> None:
         """Of many waiting messages, keep the newest of each incident, which has the present state."""

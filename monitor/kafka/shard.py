@@ -143,7 +143,7 @@ class Shard:
         self.core.outbox.patience = float("inf")
         self.dispatcher.saving.keep(self.record.save)
         self.dispatcher.deliveries.may_send = self._owns_partition
-        self.dispatcher.start(self._config)
+        self.dispatcher.start()
         self._began_at = self.contact_at = self._clock.monotonic()
         self.open = True
 

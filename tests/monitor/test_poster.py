@@ -69,7 +69,7 @@ def desk_for(*urls: str) -> Dispatcher:
     """At work, with an alert that stands."""
     settings = config(*urls)
     dispatcher = Dispatcher(Core(settings), settings, SystemClock(), threading.Event().set, lambda _message: {})
-    dispatcher.start(settings)
+    dispatcher.start()
     dispatcher.core.alerts.take(FIRING)
     return dispatcher
 

@@ -13,6 +13,7 @@ from megatron_monitor.core.saved import Saved
 from megatron_monitor.detectors.base import Severity
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import message_id
+from megatron_monitor.snapshot import MonitorCounts
 from tests.conftest import examples
 from tests.monitor.core.following import Following, arguments, step
 from tests.plain import decode, encode
@@ -34,7 +35,8 @@ class World:
     """An outbox and a receiver on one clock. `answer` gives what the receiver does with a message."""
 
     def __init__(self, answer: Result = "sent") -> None:
-        self.outbox = Outbox()
+        self.counts = MonitorCounts()
+        self.outbox = Outbox(self.counts)
         self.outbox.receivers(["chat"])
         self.answer: Result = answer
         self.received: list[Transition] = []
@@ -58,7 +60,7 @@ class World:
 
     def crash(self) -> None:
         """Kill -9 and a new start."""
-        self.outbox = Outbox()
+        self.outbox = Outbox(MonitorCounts())
         self.outbox.restore(decode(self.on_disk, Saved).pending)
         self.outbox.receivers(["chat"])
 
@@ -125,7 +127,7 @@ def test_too_much_to_keep_drops_nothing_that_fires() -> None:
         world.step(1.0)
     world.until(30.0)
     assert world.outbox.pending() == {"chat": 500}
-    assert world.outbox.take_outcomes()["chat", "suppressed"] == 3 * 750 - 500
+    assert world.counts.values["megatron_monitor_notifications_total"]["chat", "suppressed"] == 3 * 750 - 500
     world.answer = "sent"
     world.until(300.0)
     assert Counter(world.reported()) == {
@@ -139,7 +141,7 @@ def test_a_receiver_that_is_configured_no_more_is_owed_nothing(caplog: pytest.Lo
     world.enqueue(message("a", now=0.0))
     world.outbox.receivers(["other"])
     assert world.outbox.pending() == {"other": 0}
-    assert world.outbox.take_outcomes()["chat", "dropped"] == 1
+    assert world.counts.values["megatron_monitor_notifications_total"]["chat", "dropped"] == 1
     assert "chat is no longer configured: 1 messages dropped" in caplog.text
 
 
@@ -189,7 +191,7 @@ def test_nothing_is_lost_whatever_happens(acts: list[tuple[str, object]]) -> Non
 
 def outbox(*messages: Transition) -> Outbox:
     """One that owes these to a chat, and has saved that."""
-    made = Outbox()
+    made = Outbox(MonitorCounts())
     made.receivers(["chat"])
     for one in messages:
         made.enqueue(one, ["chat"], 0.0)
@@ -252,7 +254,7 @@ def test_a_message_has_failed_after_a_day_of_refusals(seconds: float, pending: i
     """Counted from the first one, and over a restart."""
     box = outbox(message("a"))
     answer(box, 50_000.0, "refused")
-    again = Outbox()
+    again = Outbox(MonitorCounts())
     again.restore(box.save())
     assert answer(again, 50_000.0 + seconds, "refused") == 1
     assert again.pending() == {"chat": pending}
@@ -279,7 +281,7 @@ def test_numbers_go_on_over_a_restart() -> None:
     """Those of every receiver; what was owed is saved, what comes is not."""
     box = outbox(message("a"), message("b"))
     box.enqueue(message("c"), ["pager"], 0.0)
-    again = Outbox()
+    again = Outbox(MonitorCounts())
     again.restore(box.save())
     assert (again.last, again.saved) == (3, 3)
     again.enqueue(message("d"), ["chat"], 0.0)

@@ -17,6 +17,7 @@ from megatron_monitor.dispatch import Dispatcher
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers import DeliveryError
 from megatron_monitor.saving import Saving
+from megatron_monitor.snapshot import MonitorCounts
 from megatron_monitor.system.clock import SystemClock
 from tests.clock import ManualClock
 from tests.monitor.notifiers.receiver import HANG, PATIENCE
@@ -54,7 +55,8 @@ class Loop:
         self.recorders = recorders
         self.called = threading.Semaphore(0)
         self.deliveries = Deliveries(recorders, SystemClock(), self.called.release)  # type: ignore[arg-type]
-        self.outbox = Outbox()
+        self.counts = MonitorCounts()
+        self.outbox = Outbox(self.counts)
         self.outbox.receivers(one.name for one in recorders)
         self.now = 0.0
 
@@ -101,11 +103,14 @@ def numbered(count: int, **changes: Any) -> list[Transition]:
     return [replace(HANG, run=f"r{number}", **changes) for number in range(count)]
 
 
+def counted(loop: Loop) -> dict[tuple[str, ...], float]:
+    """The outcomes since the last call."""
+    return loop.counts.values.pop("megatron_monitor_notifications_total")
+
+
 def outcomes(loop: Loop, name: str = "a") -> dict[str, int]:
     """What is not zero."""
-    return {
-        what: count for (notifier, what), count in loop.outbox.take_outcomes().items() if notifier == name and count
-    }
+    return {what: int(count) for (notifier, what), count in counted(loop).items() if notifier == name and count}
 
 
 Make = Callable[..., Loop]
@@ -118,9 +123,7 @@ def test_everything_is_sent_in_order(loop: Make) -> None:
     one.enqueue(*messages, replace(HANG, display_only=True))
     one.turn()
     assert a.messages == b.messages == messages
-    assert one.outbox.take_outcomes() == {
-        (name, outcome): 5 if outcome == "sent" else 0 for name in "ab" for outcome in OUTCOMES
-    }
+    assert counted(one) == {(name, outcome): 5 if outcome == "sent" else 0 for name in "ab" for outcome in OUTCOMES}
 
 
 def test_retry_until_it_is_taken(loop: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -240,7 +243,7 @@ def test_an_event_is_one_message_and_its_end(monkeypatch: pytest.MonkeyPatch) ->
                   "url: 'http://b', incidents: [hang]}]")  # fmt: skip
     core = Core(config)
     dispatcher = Dispatcher(core, config, ManualClock(), lambda: None, lambda _: {})
-    dispatcher.start(config)
+    dispatcher.start()
     known = core.judge.events.of("tr11-176B", "warning", 0.0, 0.0)
     save = replace(HANG, incident="checkpoint_failed", severity="warning", event=known)
     hang, again = replace(HANG, event=known), replace(save, incident="loss_spike")
