@@ -67,9 +67,8 @@ class Attribution:
         """Return the identity of the stream at `path`, and its log. `known`: its saved form."""
         config, run = self._watched.config, known.run if known is not None else ""
         named = identity.named(path, config.runs)
-        saved = known.member if known is not None else None
-        member = saved or StreamIdentity("", "")
-        if saved is None:
+        member = known.member if known is not None else StreamIdentity("", "")
+        if known is None:
             member.take_key(identity.key_of(path, config.slurm.job_from))
         if not member.owner and member.base != named.name:  # new, or with a changed configuration
             member.base, member.why, member.pattern = named.name, named.why, named.pattern

@@ -113,7 +113,7 @@ class MessageHandler:
         before = self._watched.sources.awake(message.source)
         # another file under the same path continues the same run, as in live operation
         known = saved if saved is not None or before is None else before.save(now)
-        ordered = Ordered() if self._is_pushed(message.path) else None
+        ordered = Ordered() if self._watched.config.is_pushed(message.path) else None
         member, name = self._attribution.member(message.path, known)
         if saved is not None:
             self._watched.awaited[saved.run] -= 1
@@ -126,19 +126,16 @@ class MessageHandler:
             self._watched.save_soon |= saved is not None and saved.run != name  # both at once
         if saved is not None and ordered is None and self._stays_dormant(message, saved, member, name, now):
             return
-        opened = self._watched.sources.open(message, name, known, ordered)
+        opened = self._watched.sources.open(message, name, member, known, ordered)
         opened.new = opened.new or (saved is None and bool(self.scanned))
-        opened.member = member
         if ordered is not None:
             self._holding.add(opened.name)
         self._attribution.opened(opened)
 
-    def _is_pushed(self, path: str) -> bool:
-        return self._watched.config.is_pushed(path)
-
     def _stays_dormant(self, message: Opened, saved: SavedSource, member: StreamIdentity, run: str, now: float) -> bool:
         """Make the source dormant if it is an old file, read to its end, without a training. Return True if it is."""
-        if not (message.resumed and message.offset >= message.size and saved.reported_nothing):
+        is_read = message.resumed and message.offset >= message.size
+        if not (is_read and member.reported_nothing and saved.reader.reported_nothing):
             return False
         place = replace(saved.position, device=message.device, inode=message.inode)
         dormant = replace(saved, run=run, member=member, position=place, mount=message.mount, owner=message.owner)
@@ -287,7 +284,8 @@ class MessageHandler:
             self.observing.note(run, source.name, source.log, None, now)
         if (run is None or not run.state.proven) and not source.resumed and source.reader.fed_bytes:
             self._note_untrained(source.name, source.reader.lines)
-        if source.reported_nothing and self._becomes_dormant(source.name, source.path, source.save(now), now):
+        nothing = source.reader.reported_nothing and source.member.reported_nothing and source.ordered is None
+        if nothing and self._becomes_dormant(source.name, source.path, source.save(now), now):
             source.count_lines(self._watched.counts)
             self._watched.sources.drop(source)
 

@@ -32,10 +32,10 @@ class SavedSource(Struct, omit_defaults=True, gc=False):
     position: Position
     reader: Bookmark
     saved_at: float
+    member: StreamIdentity
+    """Its run, with the reason."""
     experiments: ExperimentState | None = None
     """Without held lines, which are saved with the runs. None for a source without arguments."""
-    member: StreamIdentity | None = None
-    """Its run, with the reason."""
     put_out: bool = False
     """True: its run was dropped to make room."""
     new: bool = False
@@ -43,11 +43,6 @@ class SavedSource(Struct, omit_defaults=True, gc=False):
     mount: str = ""
     owner: int | None = None
     """User id of the file."""
-
-    @property
-    def reported_nothing(self) -> bool:
-        """True if nothing so far shows a training or a job."""
-        return self.member is not None and self.member.reported_nothing and self.reader.reported_nothing
 
 
 class PartitionOffset(Struct):
@@ -147,7 +142,6 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
     """Return the state of these parts, and add to `problems`. A log with an unreadable part is read again; None if the
     monitor's own part is unreadable: then all logs are read again.
     """
-    saved: Saved | None = None
     decode, decoder = msgspec.msgpack.decode, msgspec.msgpack.Decoder(LogState)
     try:
         kept = {key.removeprefix(EXTENSION): parts.pop(key) for key in [*parts] if key.startswith(EXTENSION)}
@@ -155,7 +149,7 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
         saved.extensions = kept
     except (msgspec.MsgspecError, KeyError) as error:
         problems.append(f"the monitor's own part cannot be read: {error}")
-        return saved
+        return None
     for log in sorted(parts):
         try:
             one = decoder.decode(parts.pop(log))  # decoded one by one, so that a log's objects are neighbours in memory
@@ -167,9 +161,9 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
         for source in one.sources.values():  # share strings: there may be 100,000 sources
             source.run = log if source.run == log else source.run
             source.mount = intern(source.mount)
-            if (member := source.member) is not None:
-                member.base = log if member.base == log else member.base
-                member.why, member.pattern = intern(member.why), intern(member.pattern)
+            member = source.member
+            member.base = log if member.base == log else member.base
+            member.why, member.pattern = intern(member.why), intern(member.pattern)
     for name, source in saved.sources.items():
         source.saved_at = max(source.saved_at, saved.unclaimed.get(name, saved.contact_at))
     return saved

@@ -57,6 +57,8 @@ class Source(Struct, eq=False):
     """Unix time of the last write, by the file system's clock."""
     counted: tuple[int, int]
     """(lines, matched lines) of the reader that the counters already contain."""
+    member: StreamIdentity
+    """Its run, with the reason (attribution.py)."""
     mount: str = ""
     """The mount, which has its own reader thread."""
     caught_up: bool = False
@@ -80,8 +82,6 @@ class Source(Struct, eq=False):
     """True: it has lines of the training loop."""
     experiments: Experiments = field(default_factory=Experiments)
     """The experiment to which its present lines belong."""
-    member: StreamIdentity = field(default_factory=lambda: StreamIdentity("", ""))
-    """Its run, with the reason (attribution.py)."""
     waiting: list[tuple[LogEvent, float]] = field(default_factory=list)
     """(event, instant) while its run is undecided."""
     older_state: RunState | None = None
@@ -128,11 +128,6 @@ class Source(Struct, eq=False):
         """Offset after the last complete line."""
         return self.reader.consumed_bytes + (self.ordered.size if self.ordered is not None else 0)
 
-    @property
-    def reported_nothing(self) -> bool:
-        """True if nothing so far shows a training or a job."""
-        return self.reader.reported_nothing and self.member.reported_nothing and self.ordered is None
-
     def restart(self, rules: Rules, message: Restarted | None = None) -> None:
         """Begin with new content under the same path. Without a message the file was read to its end and deleted."""
         if message is not None:
@@ -163,8 +158,8 @@ class Source(Struct, eq=False):
             position,
             reader,
             observed,
-            known,
             self.member,
+            known,
             self.put_out,
             self.new,
             self.mount,
@@ -192,7 +187,8 @@ class Sources(dict[str, Source]):
         self._unread: set[str] = set()
 
     def open(
-        self, message: Opened, log: str, known: SavedSource | None = None, ordered: Ordered | None = None
+        self, message: Opened, log: str, member: StreamIdentity, known: SavedSource | None,
+        ordered: Ordered | None = None,
     ) -> Source:  # fmt: skip
         """Add a source of the named log that is followed from the message's offset.
 
@@ -208,13 +204,12 @@ class Sources(dict[str, Source]):
         marker.feed(message)
         counted = reader.lines, reader.matched_lines
         source = Source(
-            message.source, message.path, self._logs.named(log), reader, marker, message.mtime, counted, message.mount,
-            owner=message.owner, ordered=ordered, resumed=known is not None and message.resumed,
+            message.source, message.path, self._logs.named(log), reader, marker, message.mtime, counted, member,
+            message.mount, owner=message.owner, ordered=ordered, resumed=known is not None and message.resumed,
             tail=LogTail(message.tail),
         )  # fmt: skip
         if known is not None:
             source.new, source.put_out, source.observed_until = known.new, known.put_out, known.saved_at
-            source.member = known.member or source.member
         self[source.name] = source
         self._unread.add(source.name)
         self._join(source)
@@ -242,7 +237,7 @@ class Sources(dict[str, Source]):
                 name, name, at, at.offset, at.written, True, at.start, at.device, at.inode,
                 owner=saved.owner, mount=saved.mount,
             )  # fmt: skip
-            source = self.open(found, saved.run, saved)
+            source = self.open(found, saved.run, saved.member, saved)
             self.finish(source)
         return self.get(name)
 

@@ -19,6 +19,7 @@ from megatron_monitor.core.saved import LogState, Saved, SavedSource, UnclaimedS
 from megatron_monitor.daemon import Daemon
 from megatron_monitor.evaluation import MonitoredRun
 from megatron_monitor.follow.messages import Opened, Position, Scanned
+from megatron_monitor.identity import StreamIdentity
 from megatron_monitor.incidents import IncidentBook
 from megatron_monitor.parsers.events import IterationLogged, LogEvent
 from megatron_monitor.parsers.reader import Bookmark
@@ -410,7 +411,7 @@ def test_what_is_gone_for_a_month_is_forgotten() -> None:
     position = Position(1, 2, 0, "", 0, 0, "")
     known = Bookmark(0, 1)
     saved = Saved(
-        sources={"/old": SavedSource("r", position, known, 1000.0)},
+        sources={"/old": SavedSource("r", position, known, 1000.0, StreamIdentity("r", ""))},
         runs={"r": MonitoredRun(RunState("r", proven=True), IncidentBook(), False)},
     )
     core = Core(load_config("", ["runs=[{paths: [/logs/*.log]}]"]))
@@ -436,7 +437,14 @@ def test_a_hundred_thousand_sources_load_in_three_seconds(tmp_path: Path) -> Non
     known = Bookmark(987_654, 4321, matched_lines=1, last_matched=9)
     core = Core(load_config("", ["runs=[{paths: [/logs/**/*.log]}]"]))
     core.saved = UnclaimedState(
-        LogState({f"/logs/job-{n}/rank-0.log": SavedSource(f"job-{n}", position, known, 1.0e9) for n in range(100_000)})
+        LogState(
+            {
+                f"/logs/job-{n}/rank-0.log": SavedSource(
+                    f"job-{n}", position, known, 1.0e9, StreamIdentity(f"job-{n}", "")
+                )
+                for n in range(100_000)
+            }
+        )
     )
     core.touch_all()
     assert Store(tmp_path).save(core.parts(1.0e9))
