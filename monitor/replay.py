@@ -49,8 +49,7 @@ class Replay:
         config = replace(config, max_runs=sys.maxsize, run_retention=LONGEST_SECONDS)
         self.core = Core(config, self._judge, charts=False)
         self.core.handle(Scanned("", self.now), self.now)
-        self._sources = tuple(sources)
-        for source in self._sources:
+        for source in sources:
             self.core.handle(Opened(source, source, None, 0, self.now, False), self.now)
             self.core.handle(CaughtUp(source, self.now), self.now)
 
@@ -106,7 +105,7 @@ class Replay:
 
     def quarantined(self) -> dict[str, str]:
         """Return run or file -> why an error in the monitor's own code. Later lines were not evaluated."""
-        sources = {name: self.core.sources[name].failed for name in self._sources}
+        sources = {name: source.failed for name, source in self.core.sources.items()}
         found = {**{run.state.name: run.failed for run in self.core.runs.values()}, **sources}
         return {name: why for name, why in found.items() if why}
 

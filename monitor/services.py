@@ -57,11 +57,6 @@ class Services:
         self._outputs = Outputs(config.outputs, partial(latest, FIGURES), instance)
 
     @property
-    def tls(self) -> Tls | None:
-        """The TLS settings of the server."""
-        return self._server.tls
-
-    @property
     def address(self) -> str:
         """HOST:PORT on which the server listens."""
         host, port = self._server.address

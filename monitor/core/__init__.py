@@ -96,11 +96,6 @@ class Core(Watched):
         self.listen = intake.observing.listen
         self.unreadable, self.scanned = intake.unreadable, intake.scanned
 
-    @property
-    def ready(self) -> bool:
-        """True if every source was read to its end."""
-        return self.sources.ready
-
     # --- evaluation -------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Transition]:
@@ -187,10 +182,6 @@ class Core(Watched):
             source = max(holding or sources, key=lambda one: one.read_at)
             run.excerpts[item.incident] = source.tail.excerpt(source.path, line)
 
-    def bring_up_to_date(self) -> None:
-        """Update which other runs share a run's job."""
-        self._job_index.bring_up_to_date()
-
     def is_read_further(self, run: Run) -> bool:
         """Return True if lines of the run are still unread, or if it is quarantined."""
         own = run.log.sources.values()
@@ -229,7 +220,7 @@ class Core(Watched):
             monitor=self.counts.frozen(),
             incidents=tuple(incident for run in (*shown, *ended) for incident in run.page["incidents"]),
             ended=ended,
-            ready=self.ready,
+            ready=self.sources.ready,
             behind_seconds=behind,
         )
 

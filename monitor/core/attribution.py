@@ -130,7 +130,7 @@ class Attribution:
                     source.setup_events.append((entry, at))
             if type(entry.event) in STEP_EVENTS:
                 member.settled = member.settled or not self.waits(source)
-                self._note_step(source, entry, at)
+                self._note_steps(source, (entry,), at)
         moved = member.owner == source.log.name and source.log is not log
         found: Due = [((entry,), when) for entry, when in (setup_events if moved else ())]
         found += run_streams.beyond(source, [(due, at)] if due else [])
@@ -167,7 +167,6 @@ class Attribution:
         member.take_key(key)
         self.jobs.add(source)
         self._follow_key(source)
-        self.jobs.changed(source.log)
 
     def _follow_key(self, source: Source) -> None:
         """Move a stream without steps to the run that has its job's steps."""
@@ -186,13 +185,6 @@ class Attribution:
             source.member.printed = ""
             self._take_key(source, identity.printed_key(printed))
 
-    def _note_step(self, source: Source, entry: LogEvent, at: float) -> None:
-        source.member.note_step(entry.event, entry.raw)
-        if not self.waits(source):
-            run_streams.add(source)
-        if source.caught_up:
-            source.stepped_at = at
-
     def _note_steps(self, source: Source, entries: Sequence[LogEvent], at: float) -> None:
         member = source.member
         for entry in entries:
@@ -207,7 +199,8 @@ class Attribution:
                 break
         if source.caught_up:
             source.stepped_at = at
-        run_streams.add(source)
+        if not self.waits(source):
+            run_streams.add(source)
 
     # --- decisions --------------------------------------------------------------------------------------------------
     def _may_be_another(self, source: Source, entry: LogEvent) -> bool:

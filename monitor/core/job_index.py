@@ -21,9 +21,8 @@ class JobIndex:
 
     def add(self, source: Source) -> None:
         """Add a stream with a known key."""
-        if source.member.key:
-            self._streams.setdefault(source.member.key, {})[source.name] = source
-            self.changed(source.log)
+        self._streams.setdefault(source.member.key, {})[source.name] = source
+        self.changed(source.log)
 
     def remove(self, source: Source) -> None:
         """Remove a stream that is no longer followed, or gets another key."""

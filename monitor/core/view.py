@@ -39,10 +39,12 @@ def _shown(watched: Watched, run: Run, now: float, asked: ViewRequest, added: Ad
     shown, state, settings = run.shown, run.state, watched.config.detectors.hang
     wanted = 2 if shown is None or asked.whole_of(state.name) else int(asked.page_of(state.name))
     condition = derived.run_state(state, run.historical)
-    older = wanted > run.made
-    if shown is not None and not (_is_looked_at(run, shown, asked) and (older or _has_changed(run, condition, now))):
+    aged = bool(run.book.open) and now - run.shown_at >= _AGED  # durations of open incidents change with time
+    changed = wanted > run.made or run.dirty or aged or condition != run.shown_state
+    has_incidents = bool(run.book.open) or bool(shown and shown.page["incidents"])
+    if shown is not None and not (changed and (has_incidents or asked.any_of(state.name))):
         return shown
-    wanted = max(wanted, int(bool(run.book.open) or bool(shown and shown.page["incidents"])))
+    wanted = max(wanted, int(has_incidents))
     deadline = None if run.historical or state.lost or watched.stopped else hang.deadline(state, settings)
     gone = watched.over or run.historical or condition == "finished"  # its nodes now belong to another job
     view = RunView(
@@ -60,17 +62,6 @@ def _shown(watched: Watched, run: Run, now: float, asked: ViewRequest, added: Ad
     shown = RunSnapshot(state.name, **made) if shown is None else msgspec.structs.replace(shown, **made)
     run.shown, run.shown_state, run.shown_at, run.dirty = shown, condition, now, False
     return shown
-
-
-def _is_looked_at(run: Run, shown: RunSnapshot, asked: ViewRequest) -> bool:
-    """Return True if the run is requested or has an incident."""
-    return asked.any_of(run.state.name) or bool(run.book.open) or bool(shown.page["incidents"])
-
-
-def _has_changed(run: Run, condition: str, now: float) -> bool:
-    """Return True if the run has changed since it was shown. Durations of open incidents change with time."""
-    aged = bool(run.book.open) and now - run.shown_at >= _AGED
-    return run.dirty or condition != run.shown_state or aged
 
 
 def count_sources(counts: MonitorCounts, sources: Sources, unreadable: set[str]) -> None:

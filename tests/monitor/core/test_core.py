@@ -392,5 +392,5 @@ def test_a_file_that_is_gone_before_it_was_caught_up_is_read() -> None:
     core.handle(Opened("/l/a.log", "/l/a.log", None, 0, NOW, False), NOW)
     core.handle(data("/l/a.log", text), NOW)
     core.handle(Gone("/l/a.log", NOW), NOW)
-    assert core.ready
+    assert core.sources.ready
     assert core.save(NOW).sources["/l/a.log"].position.start == len(text)
