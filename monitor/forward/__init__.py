@@ -98,8 +98,8 @@ class Progress:
 
 
 class _NeverSet:
-    """The host's clocks, but wall time does not jump. Otherwise lines would be dated far ahead after the clock was set
-    back, and the receiver dates such lines by their arrival: those that are sent twice would count twice.
+    """The host's clocks, but wall time does not jump. Otherwise all lines after the clock was set back would have the
+    time of the last one before, because no two lines share a nanosecond and none goes back.
     """
 
     def __init__(self, clock: Clock, steady: SteadyClock) -> None:

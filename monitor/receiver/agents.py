@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from megatron_monitor.pushed import Agent, AgentReport
+from megatron_monitor.pushed import LATE, Agent, AgentReport
 from megatron_monitor.system.clock import Clock
 
 _HEARTBEAT_INTERVAL = 5.0  # seconds: a twelfth of the shortest progress timeout (60 s)
@@ -43,10 +43,17 @@ class Agents:
         self._of_tenant: Counter[str] = Counter()
 
     def load(self) -> None:
-        """Restore the agents of the file. A file that cannot be read holds none."""
+        """Restore the agents of the file. A file that cannot be read holds none. The time since it was written, which
+        is also wrong if the clock was set, makes an agent stale, but is no silence of its own.
+        """
         if self._path is not None:
             with contextlib.suppress(OSError, ValueError):
-                self.restore(msgspec.json.decode(self._path.read_bytes(), type=AgentReport).agents)
+                report = msgspec.json.decode(self._path.read_bytes(), type=AgentReport)
+                now = report.written_at if self._clock is None else self._clock.wall()
+                for agent in report.agents.values():
+                    agent.seen = min(agent.seen + now - report.written_at, max(agent.seen, now - LATE))
+                    agent.refused = 0.0  # it says so again
+                self.restore(report.agents)
 
     def restore(self, agents: Mapping[str, Agent]) -> None:
         """Add agents that were known before."""

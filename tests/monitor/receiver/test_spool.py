@@ -355,6 +355,28 @@ def test_a_clock_that_was_set_while_the_receiver_was_away(tmp_path: Path) -> Non
     assert round(again.offset("node7")) == 30
 
 
+@pytest.mark.parametrize("away", [-3600.0, 1.0, 3600.0])
+def test_the_absence_of_the_receiver_is_no_silence_of_an_agent(tmp_path: Path, away: float) -> None:
+    """A clock that was set, or a long absence: an agent that was heard is stale for at most one heartbeat, and
+    one that stays away becomes stale.
+    """
+    clock = ManualClock(wall=5000.0)
+    agents = Agents(tmp_path / "agents", clock)
+    for seconds in (5.0, 5.0, 2.0):
+        agents.note("node7", clock.wall(), clock.wall(), heartbeat=True)
+        clock.advance(seconds)
+    agents.save(clock.wall())
+    clock.set_wall(clock.wall() + away)
+    again = Agents(tmp_path / "agents", clock)
+    again.load()
+    silent = clock.wall() - again.report(clock.wall()).agents["node7"].seen
+    assert silent == pytest.approx({-3600.0: 2.0, 1.0: 3.0, 3600.0: 7.5}[away])
+    clock.advance(8.0)
+    assert set(stale(again, clock.wall())) == {"node7"}
+    again.note("node7", 5020.0, clock.wall(), heartbeat=True)
+    assert stale(again, clock.wall()) == {}
+
+
 def test_the_clock_of_an_agent_is_set_back(tmp_path: Path) -> None:
     """It is reported, over a restart too; the core moves its stamps by that."""
     agents = Agents(tmp_path / "agents")
