@@ -293,6 +293,8 @@ def _on_throughput(state: RunState, event: events.ThroughputReported, _context: 
         state.attempt.tflops_formula = EFFECTIVE
         if topology.parameters is None:
             topology.parameters = whole(event.parameters_billions * 1e9)
+    if attempt.phase in ENDED or attempt.phase == "exiting" or (event.implied and not attempt.parts.reported):
+        return False
     if event.samples_per_second is not None and event.seconds_per_step is not None:
         # DeepSpeed-Chat's own line: a step of the whole loop; each engine reports a part of it
         if not state.attempt.engine.rates_of_loop:
@@ -302,16 +304,11 @@ def _on_throughput(state: RunState, event: events.ThroughputReported, _context: 
     return False
 
 
-def _on_part(state: RunState, event: events.PartBegan, context: EventContext) -> Moved:
-    """A part without its own line is a phase only if other parts have lines. A late line is progress only."""
-    if state.attempt.phase in ENDED or state.attempt.phase == "exiting":
-        return False
-    if event.implied and not state.attempt.parts.reported:
-        return False
+def _on_part(state: RunState, event: events.PartBegan, _context: EventContext) -> Moved:
+    """A part without its own line is a phase only if other parts have lines."""
     attempt = state.attempt
     attempt.parts.report(event.part)
-    late = context.live and attempt.parts.is_late(event.part, attempt.phase, attempt.phase_since, context.at)
-    return late or event.part
+    return event.part
 
 
 def _on_guess(state: RunState, event: events.StepInferred, _context: EventContext) -> bool:

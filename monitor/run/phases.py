@@ -100,19 +100,14 @@ PROGRESS: dict[Phase, frozenset[type[Event]]] = {
 """Phase -> events that are progress. A line of kind `progress` of a user's format is progress in each phase."""
 
 
-_RAY_DELAY = 5.0  # seconds for which Ray holds back equal lines of several processes
-_PARTS_BEFORE_ROLLOUT = ("training", "sync")
-"""Parts after which the next rollout may begin at once."""
-
-
 @dataclass(slots=True)
 class Parts:
     """The parts of a reinforcement learning step as phases: which ones have lines, and how long each was silent.
 
     A part lasts until a line reports the next one. Parts without lines belong to the part before them: a verl log
     reports only the training, so that its rollout includes scoring and log probabilities. Ray collects the lines of
-    many processes, and a line that is a little late does not change the phase. Known limit: a later line misnames the
-    phase until the next line. Therefore no part hangs before a whole step would be over (detectors/hang/timeout.py).
+    many processes. Known limit: a late line misnames the phase until the next line. Therefore no part hangs before a
+    whole step would be over (detectors/hang/timeout.py).
     """
 
     reported: list[str] = field(default_factory=list)
@@ -121,8 +116,6 @@ class Parts:
     """Longest silence of the current part that ended in progress, while the log is followed."""
     lines: int = 0
     """Lines of the current part since it began. More than one prove that it is this part."""
-    implied: bool = False
-    """True if no line reported its beginning."""
     printed: dict[str, Intervals] = field(default_factory=dict)
     """Part -> its seconds in the last steps, if the log prints them."""
 
@@ -131,17 +124,6 @@ class Parts:
         if part not in self.reported:
             self.reported.append(part)
 
-    def is_late(self, part: str, phase: Phase, since: float, at: float) -> bool:
-        """Return True if a line of `part` at `at` belongs to an earlier part. The present phase began at `since`."""
-        if (
-            part == phase
-            or phase not in PARTS
-            or at - since >= _RAY_DELAY
-            or (part == "rollout" and phase in _PARTS_BEFORE_ROLLOUT)
-        ):
-            return False
-        return self.implied or PARTS.index(part) < PARTS.index(phase)
-
     def follow(self, before: Phase, phase: Phase, event: Event) -> float:
         """Process an event that led to another phase or belongs to the present one. Return the longest silence of an
         ended part, otherwise 0.
@@ -149,10 +131,9 @@ class Parts:
         over = 0.0
         if phase != before:
             over, self.silence = self.silence if before in PARTS else 0.0, 0.0
-            self.lines, self.implied = 0, type(event) is PartBegan and bool(event.implied)
+            self.lines = 0
         if type(event) is PartBegan:
-            if event.part == phase and not event.implied:
-                self.lines, self.implied = self.lines + 1, False
+            self.lines += event.part == phase and not event.implied
         elif type(event) is GenerationMoved and phase == "rollout":
             self.lines += 1
         return over

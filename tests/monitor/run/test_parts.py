@@ -138,29 +138,6 @@ def test_a_validation_within_a_step_is_neither_a_hang_nor_in_its_time() -> None:
     assert (played.state.attempt.step_seconds, played.state.attempt.phase) == (104.0, "training")
 
 
-def test_a_line_that_comes_late_names_no_phase() -> None:
-    """Ray gathers the lines of many processes: verl's weight sync may come behind the step's line, or not at all. The
-    next rollout is one, and not a hung sync; a real hang behind such a line is named as it is.
-    """
-    sync = "(WorkerDict pid=5) After resume weights, memory allocated (GB): 4.14, memory reserved (GB): 7.84\n"
-    training = "(TaskRunner pid=4) list(reward_extra_infos_dict.keys())=[]\n"
-
-    def steps(late: float) -> Iterator[tuple[float, str]]:
-        for step in range(1, 41):
-            yield 100.0 * step + 70, training
-            if step % 8 or step < 8:
-                yield 100.0 * step + 97, sync
-            duration = "timing_s/gen:60 - timing_s/update_actor:27 - timing_s/update_weights:3 - timing_s/step:100.0"
-            yield 100.0 * step + 100, f"(TaskRunner pid=4) step:{step} - {duration}\n"
-            if step % 8 == 0:
-                yield 100.0 * step + 100 + late, sync
-
-    for late in (0.5, 4.0, 8.0):
-        assert play(steps(late)).kinds() == set()
-    hang = play(steps(0.5), after=4000.0).firing("hang")
-    assert (hang.evidence["phase"], hang.evidence["silence_seconds"]) == ("rollout", pytest.approx(210.0, abs=1.0))
-
-
 def _slime(steps: int, until: float = 110.0) -> Iterator[tuple[float, str]]:
     """Steps of slime, whose weights are handed over right behind the step's line; the last until so many seconds in it.
     A bar moves with each answer.
