@@ -36,9 +36,7 @@ _OF_SET_UP: frozenset[type[Event]] = frozenset(
 )
 """Events that may be a mark of a set-up."""
 _NUMBERED: frozenset[type[Event]] = frozenset({events.IterationLogged, events.EngineStepLogged, events.TrainerLogged})
-_OF_AN_END: frozenset[type[Event]] = frozenset({events.FailureSeen, events.ProcessExited})
 _CAUSES: frozenset[type[Event]] = frozenset({events.FailureSeen, events.TracebackSeen})
-_HELD_BACK = 600.0  # seconds: less than the difference of two time zones
 
 
 def fold(
@@ -81,8 +79,6 @@ def _follow_parts(state: RunState, before: Phase, event: Event) -> None:
 def _handled(state: RunState, event: Event, context: EventContext) -> Moved:
     """Call the event's handler and enter the phase that it returns."""
     kind = type(event)
-    if kind in _OF_AN_END and _is_of_the_last_attempt(state, context.clock):
-        return False
     if kind in _OF_SET_UP and (mark := mark_of(event, context.source)) is not None:
         take_mark(state, mark, context)
     if kind in _CAUSES:
@@ -137,14 +133,6 @@ def _prove(state: RunState, *, live: bool, new: bool) -> None:
         return
     if not attempt.unconfirmed or (attempt.failure is not None and attempt.failure.optional):
         state.proven, state.live = True, state.live or live
-
-
-def _is_of_the_last_attempt(state: RunState, clock: float | None) -> bool:
-    """Return True if the failure came shortly before this attempt: the launcher delayed a line of the one before."""
-    began, attempt = state.attempt.launcher_clock, state.attempt
-    if clock is None or began is None:
-        return False
-    return attempt.iterations == 0 and attempt.number > 0 and 0 < began - clock < _HELD_BACK
 
 
 def used(event: Event) -> bool:
@@ -293,8 +281,6 @@ def _on_throughput(state: RunState, event: events.ThroughputReported, _context: 
         state.attempt.tflops_formula = EFFECTIVE
         if topology.parameters is None:
             topology.parameters = whole(event.parameters_billions * 1e9)
-    if attempt.phase in ENDED or attempt.phase == "exiting" or (event.implied and not attempt.parts.reported):
-        return False
     if event.samples_per_second is not None and event.seconds_per_step is not None:
         # DeepSpeed-Chat's own line: a step of the whole loop; each engine reports a part of it
         if not state.attempt.engine.rates_of_loop:
@@ -307,6 +293,8 @@ def _on_throughput(state: RunState, event: events.ThroughputReported, _context: 
 def _on_part(state: RunState, event: events.PartBegan, _context: EventContext) -> Moved:
     """A part without its own line is a phase only if other parts have lines."""
     attempt = state.attempt
+    if attempt.phase in ENDED or attempt.phase == "exiting" or (event.implied and not attempt.parts.reported):
+        return False
     attempt.parts.report(event.part)
     return event.part
 

@@ -23,9 +23,7 @@ def on_milestone(state: RunState, event: events.MilestoneReached, context: Event
         fold_done(state, context.at, context.source)
         saves.end_save(state, event.logged_at)
         return True
-    if event.milestone == "launched" and state.attempt.launcher_clock is None:
-        state.attempt.launcher_clock = log_clock(event.logged_at)
-    elif event.milestone == "training_started":
+    if event.milestone == "training_started":
         state.attempt.step_timer.stamps.begin(log_clock(event.logged_at))
     if state.attempt.iterations:
         return False

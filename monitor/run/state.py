@@ -45,8 +45,6 @@ class Attempt:
 
     number: int = 0
     started_at: float | None = None
-    launcher_clock: float | None = None
-    """Start by the launcher's line, on the log's clock."""
     boundaries: dict[str, str] = field(default_factory=dict)
     """Kind of set-up mark -> its stamp or source: distinguishes a copy of the set-up from a second set-up."""
     setup_events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)

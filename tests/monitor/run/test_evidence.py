@@ -3,9 +3,7 @@
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from megatron_monitor.model.topology import Topology
 from megatron_monitor.parsers.events import (
     Event,
     FailureSeen,
@@ -14,7 +12,6 @@ from megatron_monitor.parsers.events import (
 )
 from megatron_monitor.run.ending import Evidence
 from megatron_monitor.run.evidence import confirm, fold_evidence, keep, proves_life
-from megatron_monitor.run.fold import fold
 from megatron_monitor.run.records import EventContext
 from megatron_monitor.run.state import Attempt, RunState
 
@@ -98,34 +95,3 @@ def test_a_failure_is_believed_once() -> None:
     state = fails(OOM)
     confirm(state, 60.0)
     assert state.attempt.ending.certain
-
-
-DONE: dict[str, Any] = {"topology": Topology(world_size=8)}
-
-
-# --- whose end it is ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("stamp", "attempt", "kept"),
-    [
-        ("08:09:59", {}, False),
-        ("08:00:01", {}, False),
-        ("08:00:00", {}, True),
-        ("08:10:00", {}, True),
-        ("08:11:00", {}, True),
-        ("08:09:00", {"iterations": 1}, True),
-        ("08:09:00", {"number": 0}, True),
-        ("08:09:00", {"launcher_clock": None}, True),
-        (None, {}, True),
-    ],
-)
-def test_what_a_launcher_held_back_is_of_the_launch_before(
-    stamp: str | None, attempt: dict[str, Any], kept: bool
-) -> None:
-    """The attempt began at 08:10; what failed in the ten minutes before it is not its end, while it has not moved."""
-    state = run(**{"number": 1, "launcher_clock": 1_772_352_600.0, **attempt})
-    for event in (ECC, BADLY):
-        reported = replace(event, logged_at=f"2026-03-01 {stamp}" if stamp else None)
-        fold(state, LogEvent(1, "test", reported, "the line"), "log", 5.0, True)
-    assert len(state.attempt.evidence) == (2 if kept else 0)
