@@ -8,7 +8,6 @@ from megatron_monitor.run.attempts import mark_of
 from megatron_monitor.run.steps.pace import likely_interval
 
 _MAX_INTERVAL = 1000  # plausible iterations between two lines
-_COPY_LAG = 2  # iterations by which another rank's copy of a line may lag
 ENDS: frozenset[type[Event]] = frozenset(
     {events.FailureSeen, events.ProcessExited, events.ProcessTerminated, events.ProgramExited, events.TrainerSummary,
      events.TracebackSeen, events.WatchdogTimedOut}
@@ -61,8 +60,6 @@ class StepCounter:
             return 0
         last = self._last.get(kind)
         delta = number - last if self.stepped and last is not None else 0
-        if 0 < -delta <= _COPY_LAG:
-            return 0
         self._last[kind] = number
         # the engine's lines do not count next to the loop's own lines
         is_second_source = self.stepped and kind is EngineStepLogged and IterationLogged in self._last
