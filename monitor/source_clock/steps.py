@@ -37,10 +37,8 @@ class StepCounter:
     """The last iteration of each kind of line."""
     _loaded: int = 0
     """The iteration of the loaded checkpoint."""
-    bars: dict[int | None, float] = field(default_factory=dict)
-    """Total of a progress bar -> when the bar began."""
-    _bar_seconds: dict[int | None, float] = field(default_factory=dict)
-    """Total of a progress bar -> how long the bar had run when it was last drawn."""
+    bars: dict[int | None, tuple[float, float]] = field(default_factory=dict)
+    """Total of a progress bar -> (when it began, how long it had run when it was last drawn)."""
     _elapsed: float = 0.0
     """Printed seconds since the start of the training."""
     _waited: bool = False
@@ -113,17 +111,17 @@ class StepCounter:
         elapsed = event.elapsed_seconds
         if elapsed is None:
             return 0.0
-        new = self.is_new_bar(event)
-        self._bar_seconds[event.total] = elapsed
-        if new:
-            first = not self.bars and not dated
-            self.bars[event.total] = position if first else position - elapsed
-        return max(0.0, self.bars[event.total] + elapsed - position)
+        if self.is_new_bar(event):
+            began = position - elapsed if self.bars or dated else position
+        else:
+            began = self.bars[event.total][0]
+        self.bars[event.total] = began, elapsed
+        return max(0.0, began + elapsed - position)
 
     def is_new_bar(self, event: TrainerProgressed) -> bool:
         """Return True for the first drawing of a bar. A bar of the same length with less time is another attempt's."""
-        elapsed, last = event.elapsed_seconds, self._bar_seconds.get(event.total)
-        return elapsed is not None and (last is None or elapsed < last)
+        elapsed, last = event.elapsed_seconds, self.bars.get(event.total)
+        return elapsed is not None and (last is None or elapsed < last[1])
 
     def note(self, event: Event) -> bool:
         """Note an end, a loaded checkpoint or arguments. Return True for the first line of a new attempt."""
@@ -147,7 +145,6 @@ class StepCounter:
         self.counted = self.usual = None
         self._last.clear()
         self.bars.clear()
-        self._bar_seconds.clear()
 
     def wants_seconds(self, event: Event) -> bool:
         """Return True for an attempt's first step without its time, which another line of the step may report."""
