@@ -9,7 +9,7 @@ figures are packed as float32, and a bucket of one series is (low, high, sum, co
 import struct
 from collections.abc import Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from megatron_monitor.breakdown.profile import UNTIMED
 from megatron_monitor.model.arguments import Changes
@@ -267,14 +267,8 @@ class History(Struct):
 
     def frozen(self) -> "History":
         """Return a copy that other threads may read."""
-        return History(
-            self.steps.frozen(),
-            {name: track.frozen() for name, track in self.validations.items()},
-            list(self.phases),
-            list(self.restarts),
-            self.parts.frozen(),
-            self.attempt,
-            self.kept,
-            self.clock_lag,
-            changes=list(self.changes),
-        )
+        validations = {name: track.frozen() for name, track in self.validations.items()}
+        return structs.replace(
+            self, steps=self.steps.frozen(), validations=validations, phases=list(self.phases),
+            restarts=list(self.restarts), parts=self.parts.frozen(), changes=list(self.changes),
+        )  # fmt: skip
