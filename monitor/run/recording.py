@@ -128,17 +128,6 @@ def _row(state: RunState, time: float | None) -> Row:
 
 
 def _computed_tflops(state: RunState, seconds: float | None) -> float | None:
-    """Return FLOPs over time. FLOPs are computed once per batch size, sequence length and layout."""
-    attempt = state.attempt
-    if not seconds:
-        return None
-    topology, latest = attempt.topology, attempt.latest
-    key: list[int | str | None] = [
-        attempt.number, latest.global_batch_size, latest.sequence_length, topology.world_size, topology.layers,
-        attempt.tflops_formula,
-    ]  # fmt: skip
-    if attempt.tflops_key != key:
-        computed, pure = derived.computed_tflops(state), attempt.pure_seconds
-        attempt.tflops_key = key
-        attempt.tflops_seconds = computed[1] * pure if computed and pure else None
-    return attempt.tflops_seconds / seconds if attempt.tflops_seconds is not None else None
+    """Return FLOPs over the step's own time."""
+    computed, pure = derived.computed_tflops(state), state.attempt.pure_seconds
+    return computed[1] * pure / seconds if computed and pure and seconds else None

@@ -114,10 +114,6 @@ class Attempt:
     """Samples per second of the whole training, in the last line of HF's Trainer."""
     tflops_formula: str | None = None
     """The formula that reproduces the printed TFLOPs."""
-    tflops_key: list[int | str | None] = field(default_factory=list)
-    """The inputs of `tflops_seconds`."""
-    tflops_seconds: float | None = None
-    """TFLOP per GPU in one iteration; divided by its seconds this is the computed rate."""
     gap_ratios: Intervals = field(default_factory=Intervals)
     """Training gaps divided by predicted ones: usual hiccups of the data loader."""
     step_timer: StepTimer = field(default_factory=StepTimer)
