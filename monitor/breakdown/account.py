@@ -38,8 +38,6 @@ class TimerLine(Struct, gc=False):
 class TimerReports:
     """The timers since the last iteration line, as JSON values."""
 
-    active: bool = False
-    """True if the log prints timers."""
     behind: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Timers after the last iteration line."""
     ahead: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -59,7 +57,6 @@ class TimerReports:
 
     def take(self, event: TimersReported, loop_counts: bool) -> None:
         """Process a report of timers. `loop_counts`: the training loop's own line counts the iterations."""
-        self.active = True
         if event.of_next:
             self.own = event.timers
             return

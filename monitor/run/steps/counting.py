@@ -75,10 +75,9 @@ def count_step(state: RunState, report: StepReport) -> Phase:
 
 def _close_timers(attempt: Attempt) -> None:
     """Complete the timers of the report before."""
-    if attempt.timers.active:
-        outside = attempt.engine.gap.outside if attempt.step_source == "engine" else None
-        seconds = attempt.step_seconds if outside is None else outside[1]
-        attempt.timers.close(attempt.last_iteration, seconds, attempt.log_interval or 1)
+    outside = attempt.engine.gap.outside if attempt.step_source == "engine" else None
+    seconds = attempt.step_seconds if outside is None else outside[1]
+    attempt.timers.close(attempt.last_iteration, seconds, attempt.log_interval or 1)
 
 
 def _count_before(state: RunState, seconds: float) -> None:
