@@ -141,13 +141,19 @@ def _listed(document: Document, info: inspect.VarTupleType, raw: Any, path: KeyP
         kind = inspect.UnionType(tuple(map(inspect.type_info, resolve_name(extra["kinds"]))))
     kinds = [inspect.type_info(extra["first"]) if "first" in extra and not index else kind for index in range(len(raw))]
     items = [_build(document, kinds[index], item, (*path, index)) for index, item in enumerate(raw)]
+    if "unique" in extra:
+        _refuse_repeated(document, raw, path, extra["unique"])
+    return _INVALID if _INVALID in items else tuple(items)
+
+
+def _refuse_repeated(document: Document, raw: list[Any], path: KeyPath, key: str) -> None:
+    """Add a problem for each item with the same text under `key` as an earlier item."""
     first: dict[str, int] = {}
     for index, item in enumerate(raw):
-        name = item.get(extra.get("unique")) if isinstance(item, dict) else None
+        name = item.get(key) if isinstance(item, dict) else None
         if isinstance(name, str) and first.setdefault(name, index) != index:
             place = f"{'.'.join(map(str, path))}.{first[name]}"
-            document.problem((*path, index, extra["unique"]), f"{name!r} is already the {extra['unique']} of {place}")
-    return _INVALID if _INVALID in items else tuple(items)
+            document.problem((*path, index, key), f"{name!r} is already the {key} of {place}")
 
 
 def _mapping(document: Document, raw: Any, path: KeyPath) -> dict[str, Any] | None:

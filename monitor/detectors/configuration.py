@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event
-from megatron_monitor.run.state import RunState
+from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.step import Step
 
 _SIZES = 10_000  # ramp-ups with more batch sizes are not checked one by one
@@ -38,34 +38,41 @@ class Configuration(Rule):
         return CLEAR if found is None else replace(found, onset=state.attempt.first_iteration)
 
 
-def _ramp(state: RunState) -> Finding | None:
-    """Return the problem of the ramp-up. It waits for the data-parallel size: during set-up only half of the sizes are
-    known.
+def _planned(attempt: Attempt) -> tuple[range, int, int] | None:
+    """Return (batch sizes of the ramp-up, its samples, the number of which each size must be a multiple), or None.
+
+    The data-parallel size is awaited: during set-up only half of the sizes are known.
     """
-    attempt = state.attempt
     topology = attempt.topology
-    if topology.rampup is None:
+    batch, step = topology.global_batch_size, (topology.micro_batch_size or 0) * (topology.data_parallel_size or 0)
+    early = not attempt.iterations and "data_parallel_size" not in topology.reported
+    if topology.rampup is None or early or topology.flexible_batch or topology.other_parallelism:
         return None
     start, increment, samples = topology.rampup
-    micro, data, batch = topology.micro_batch_size, topology.data_parallel_size, topology.global_batch_size
-    early = not attempt.iterations and "data_parallel_size" not in topology.reported
-    if not (micro and data and batch) or early or topology.flexible_batch or topology.other_parallelism:
+    if not (step and batch) or min(start, increment) <= 0 or start >= batch or (batch - start) // increment > _SIZES:
         return None
-    if min(start, increment) <= 0 or start >= batch or (batch - start) // increment > _SIZES:
+    return range(start, batch + 1, increment), samples, step
+
+
+def _ramp(state: RunState) -> Finding | None:
+    """Return the problem of the ramp-up."""
+    attempt = state.attempt
+    if (planned := _planned(attempt)) is None:
         return None
-    step = micro * data
+    sizes, samples, step = planned
+    start, increment, batch = sizes.start, sizes.step, sizes.stop - 1
     evidence = {"start": start, "increment": increment, "global_batch_size": batch, "step": step}
-    if (batch - start) % increment:
+    if sizes[-1] != batch:
         text = f"the batch size ramp-up from {start} by {increment} does not end at {batch}"
         return Finding("firing", "warning", text, evidence)
-    wrong = [size for size in range(start, batch + 1, increment) if size % step]
+    wrong = [size for size in sizes if size % step]
     if not wrong:
         return None
     now = attempt.latest.global_batch_size or 0
     size = next((size for size in wrong if size > now), wrong[0])
     text = (
         f"{len(wrong)} batch sizes of the ramp-up {start} + n x {increment} to {batch} are not multiples of micro "
-        f"batch {micro} x DP {data} = {step}"
+        f"batch {attempt.topology.micro_batch_size} x DP {attempt.topology.data_parallel_size} = {step}"
     )
     evidence["first_wrong"] = size
     if size > now and attempt.iterations > 0:

@@ -57,11 +57,12 @@ def on_validation(state: RunState, event: events.ValidationLogged, context: Even
     attempt = state.attempt
     known = attempt.validations.get(event.dataset)
     loss = event.losses.get("lm loss", next(iter(event.losses.values()), None))
-    if known is not None and known.iteration == event.iteration and known.loss == loss:
+    result = Validation(event.iteration, loss)
+    if known == result:
         # a copy, or the evaluation after the last step: on the whole set it has the same loss
         return "exiting" if attempt.phase == "evaluating" and attempt.resumes_as == "exiting" else False
     if known is not None or len(attempt.validations) < _DATASETS_KEPT:
-        attempt.validations[event.dataset] = Validation(event.iteration, loss)
+        attempt.validations[event.dataset] = result
     if known is not None and known.iteration and event.iteration and event.iteration > known.iteration:
         attempt.evaluation_interval = event.iteration - known.iteration
     _note_evaluation(state, context.at, event.iteration)
