@@ -7,7 +7,7 @@ not prove that the attempt continues; the next step does. ending.py decides how 
 import math
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.structs import fields, replace
 
@@ -136,19 +136,11 @@ def fold_evidence(state: RunState, event: Event, context: EventContext) -> bool:
     return False
 
 
-def fold_done(state: RunState, at: float, stream: str = "") -> None:
-    """Apply the report of the training loop that it is done."""
-    keep(state.attempt, Evidence("done", at, after=state.attempt.iterations, stream=stream))
-    conclude(state, at)
-
-
-def fold_left(state: RunState, context: EventContext) -> None:
-    """The attempt's process has ended, because another one begins in its stream."""
-    keep(
-        state.attempt, Evidence("left", context.at, attempt=True, after=state.attempt.iterations, stream=context.source)
-    )
+def fold_own_end(state: RunState, sort: Literal["done", "left"], context: EventContext) -> None:
+    """Apply that the training loop is done, or that its process has left: another one begins in its stream."""
+    attempt, left = state.attempt, sort == "left"
+    keep(attempt, Evidence(sort, context.at, attempt=left, after=attempt.iterations, stream=context.source))
     conclude(state, context.at)
-    state.proven, state.live = True, state.live or context.live
 
 
 def proves_life(state: RunState, context: EventContext) -> bool:

@@ -8,7 +8,7 @@ from megatron_monitor.parsers import events
 from megatron_monitor.parsers.engine.fields import whole
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.run import saves
-from megatron_monitor.run.evidence import fold_done, proves_life
+from megatron_monitor.run.evidence import fold_own_end, proves_life
 from megatron_monitor.run.experiments import plan_of
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import PHASE_AFTER_MILESTONE, Moved
@@ -20,7 +20,7 @@ from megatron_monitor.run.state import RunState
 def on_milestone(state: RunState, event: events.MilestoneReached, context: EventContext) -> Moved:
     """Apply a reported step of the set-up."""
     if event.milestone == "training_done":
-        fold_done(state, context.at, context.source)
+        fold_own_end(state, "done", context)
         saves.end_save(state, event.logged_at)
         return True
     if event.milestone == "training_started":

@@ -12,7 +12,7 @@ from msgspec import structs
 from megatron_monitor.parsers.events import TrainerLogged, TrainerProgressed
 from megatron_monitor.parsers.programs import HF_TRAINER
 from megatron_monitor.run.attempts import take_bar, take_over
-from megatron_monitor.run.evidence import fold_left
+from megatron_monitor.run.evidence import fold_own_end
 from megatron_monitor.run.phases import ENDED, Moved, Phase
 from megatron_monitor.run.records import EventContext, Validation
 from megatron_monitor.run.restarts import withdraw
@@ -83,7 +83,8 @@ def _begins_set_up(state: RunState, event: TrainerProgressed, context: EventCont
     attempt, name = state.attempt, f"{event.description}/{event.total}"
     again = event.step == 0 and name in attempt.trainer.complete and attempt.ending.hint is not None
     if again:
-        fold_left(state, context)
+        fold_own_end(state, "left", context)
+        state.proven, state.live = True, state.live or context.live
         take_bar(state, event.total, context)
     elif event.step >= event.total and len(attempt.trainer.complete) < _BARS:
         attempt.trainer.complete.add(name)
