@@ -21,7 +21,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from benchmarks.soak import Receiver
+from benchmarks.soak import Webhook
 from tests.kafka_broker import broker
 from tests.programs import MONITOR, free_port, get
 
@@ -40,7 +40,7 @@ def samples(page: str) -> dict[str, float]:
 class Group:
     """Members, each of which may be killed and started again."""
 
-    def __init__(self, folder: Path, address: str, receiver: Receiver) -> None:
+    def __init__(self, folder: Path, address: str, receiver: Webhook) -> None:
         self.folder, self.pages = folder, [free_port() for _ in range(MEMBERS)]
         url = f"http://127.0.0.1:{receiver.server_address[1]}/"
         self.settings = (
@@ -116,7 +116,7 @@ def send(address: str, log: Path, batches: int, seed: int) -> None:
 
 def exact(folder: Path, address: str, pushes: int, runs: int, seed: int) -> bool:
     """Whether all is as it was written; prints what was found."""
-    logs, chance, receiver, faults = written(folder, pushes, runs), random.Random(seed), Receiver(), Counter[str]()
+    logs, chance, receiver, faults = written(folder, pushes, runs), random.Random(seed), Webhook(), Counter[str]()
     once = subprocess.run([*MONITOR, "run", "--once", *map(str, logs)], check=True, capture_output=True, text=True)
     wanted = {name: value for name, value in samples(once.stdout).items() if name.startswith(COUNTS)}
     group, began = Group(folder, address, receiver), time.monotonic()
