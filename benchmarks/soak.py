@@ -18,7 +18,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.measure import rss_of
+from tests.programs import free_port
 
 PACE = 0.5  # seconds an iteration
 KEPT = 4  # rotated logs of a training, as logrotate keeps them
@@ -41,23 +41,7 @@ SETTLE = 90.0
 ACTS = 30.0  # seconds within which the remediator acts, if nothing is wrong with it
 FAULTS = ("kill", "kill", "stop", "blocked", "rotate", "full", "webhook", "clock", "rotate and kill")
 USER = os.getuid() or 1000  # of the jobs: root is no proof
-SLURM = """#!/bin/sh
-# Jobs run, each since its last requeue; `squeue` and `sacct` show none.
-calls={directory}/calls
-show() {
-    restarts=$(grep -c " $1$" $calls); began=$(grep " $1$" $calls | tail -n 1 | cut -d. -f1)
-    echo "JobId=$1 JobName=t UserId=u({user}) JobState=RUNNING Reason=None Requeue=1 Restarts=$restarts BatchFlag=1" \\
-        "ExitCode=0:0 SubmitTime={began} StartTime=${began:-{began}} EndTime=Unknown NodeList=n1 NumNodes=1" \\
-        "Command=/t.sh WorkDir=/ StdErr={directory}/logs/run$1.log StdOut={directory}/logs/run$1.log"
-}
-case "$(basename "$0") $*" in
-    squeue* | sacct*) ;;
-    "scontrol requeue "*) echo "$(date +%s.%N) $2" >> $calls ;;
-    "scontrol show job -o "*) show "$4" ;;
-    "scontrol -o") while read -r _ _ job; do show "$job"; done ;;
-    *) echo "$(basename "$0") $*" >> $calls.other ;;
-esac
-"""
+SLURM = Path(__file__).with_name("scontrol.sh").read_text()  # of each of its commands
 
 
 class Training(threading.Thread):
@@ -237,14 +221,6 @@ class Soak:
         seconds = deadline - self.metrics("megatron_last_progress_timestamp_seconds").get(name, deadline)
         return min(max(0.0, seconds), 3600.0)  # +Inf if no progress is expected
 
-    def plan(self, name: str) -> str:
-        """What the remediator states about the run."""
-        try:
-            record = json.loads((self.directory / "state-remediator" / "record.json").read_text())
-        except (OSError, ValueError) as error:
-            return str(error)
-        return "; ".join(record.get("plans", {}).get(name, ["no plan"]))
-
     def _page(self) -> str:
         try:
             with urllib.request.urlopen(f"http://{self.observer}/metrics", timeout=5) as answer:
@@ -311,7 +287,7 @@ def play(soak: Soak, minutes: float) -> dict[str, Any]:
                 lambda j=hanging.job, s=since: any(at >= s for at, _ in soak.requeued(j)),
                 ACTS,  # type: ignore[misc]
             ):
-                stayed.append(f"{name}: {soak.plan(name)}")
+                stayed.append(name)
             hanging.hung[-1][1] = time.monotonic()
             hanging.hanging.clear()
             soak.wait(lambda n=name, s=hanging.hung[-1][1]: soak.webhook.of(n, "resolved", s), WITHIN)  # type: ignore[misc]
@@ -365,12 +341,6 @@ def main() -> int:
         return 1
     shutil.rmtree(directory)
     return 0
-
-
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def program(flags: Path) -> None:

@@ -14,7 +14,7 @@ import math
 import random
 import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -28,13 +28,21 @@ from megatron_monitor.simulate.lines import Step
 
 KINDS = ("loss_spike", "divergence", "nan_loss", "overflow_storm")
 SEEDS = {"development": 1_000, "final": 800_000}
-FAULTS: dict[str, tuple[str, dict[str, object]]] = {
-    "spike of 15 %": ("loss_spike", {}),
-    "divergence, 1 % per 100": ("divergence", {"start": 30_000}),
-    "divergence, 0.3 % per 100": ("divergence", {"start": 30_000}),
-    "NaN": ("nan_loss", {}),
-    "overflow in every step": ("overflow_storm", {"fp16": True}),
-}
+Effect = Callable[[int], tuple[float, float, float]]
+"""Iterations since the fault -> factor of the loss, of the grad norm, what is added to the log of the gradients."""
+FAULTS: dict[str, tuple[str, dict[str, object], Effect]] = {
+    "spike of 15 %": (
+        "loss_spike", {}, lambda since: (1 + 0.15 * math.exp(-since / 8), 1 + 5 * math.exp(-since / 8), 0.0)
+    ),
+    "divergence, 1 % per 100": (
+        "divergence", {"start": 30_000}, lambda since: (1 + 1e-4 * since, 1 + 3e-4 * since, 0.0)
+    ),
+    "divergence, 0.3 % per 100": (
+        "divergence", {"start": 30_000}, lambda since: (1 + 3e-5 * since, 1 + 1e-4 * since, 0.0)
+    ),
+    "NaN": ("nan_loss", {}, lambda _: (math.nan, 1.0, 0.0)),
+    "overflow in every step": ("overflow_storm", {"fp16": True}, lambda _: (1.0, 1.0, 40.0)),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ def texts(it: Course) -> Iterator[str]:
         odd = rng.expovariate(1.0) if rng.random() < 0.002 else 0.0
         loss = (floor + height * (iteration + 20) ** -power) * (1 + it.noise * (shock + 3 * odd))
         norm = math.exp(0.15 * (0.5 * max(-4.0, min(4.0, shock)) + 0.87 * rng.gauss(0, 1) + odd))
-        factor, norm_factor, boost = _fault(it.fault, since)
+        factor, norm_factor, boost = FAULTS[it.fault][2](since) if since >= 0 else (1.0, 1.0, 0.0)
         loss, norm = loss * factor, norm * norm_factor
         before, largest = scaler.scale, math.exp(rng.gauss(0.0, 0.35) + boost + (rng.random() < 0.0005) * 1.5)
         over, native = it.fp16 and scaler.overflows(largest), it.format.startswith("megatron-lm")
@@ -130,20 +138,6 @@ def texts(it: Course) -> Iterator[str]:
             saved = iteration
             yield lines.say("saving", scenario, 0.0, iteration=iteration)
             yield lines.say("saved", scenario, 0.0, iteration=iteration, duration=40_000.0)
-
-
-def _fault(kind: str, since: int) -> tuple[float, float, float]:
-    """(factor of the loss, of the grad norm, what is added to the log of the gradients)."""
-    if since < 0:
-        return 1.0, 1.0, 0.0
-    left = math.exp(-since / 8)
-    return {
-        "spike of 15 %": (1 + 0.15 * left, 1 + 5 * left, 0.0),
-        "divergence, 1 % per 100": (1 + 1e-4 * since, 1 + 3e-4 * since, 0.0),
-        "divergence, 0.3 % per 100": (1 + 3e-5 * since, 1 + 1e-4 * since, 0.0),
-        "NaN": (math.nan, 1.0, 0.0),
-        "overflow in every step": (1.0, 1.0, 40.0),
-    }[kind]
 
 
 def evaluated(it: Course) -> tuple[int, list[Transition]]:
@@ -171,7 +165,7 @@ def healthy(first_seed: int, noise: float, runs: int) -> str:
 
 def faulty(first_seed: int, noise: float, runs: int, fault: str) -> str:
     """One row of the table of delays, in iterations after the onset."""
-    (kind, changes), delays, before = FAULTS[fault], list[int](), 0
+    (kind, changes, _), delays, before = FAULTS[fault], list[int](), 0
     at = int(str(changes.get("start", 1))) + 600
     given = {"log_interval": 1, "start": 1, **changes, "iterations": 4200 if "0.3" in fault else 1800}
     for seed in range(first_seed, first_seed + runs):

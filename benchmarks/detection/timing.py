@@ -51,28 +51,17 @@ def delays(
     for number in range(runs):
         at = 4_000 + (random.Random(seed + number).randrange(200) if "step" in what else 0)
         series = Series(
-            seed=seed + number,
-            noise=noise,
-            first=3_600,
-            iterations=at - 3_600 + horizon,
-            ramp=False,
-            restart_every=10**9,
-            slow=lambda i, at=at: slow(i - at) if i >= at else 1.0,  # type: ignore[misc]
-        )
+            seed=seed + number, noise=noise, first=3_600, iterations=at - 3_600 + horizon, ramp=False,
+            restart_every=10**9, slow=lambda i, at=at: slow(i - at) if i >= at else 1.0,  # type: ignore[misc]
+        )  # fmt: skip
         found = [item["iteration"] for item in reported(series) if item["incident"] == "slowdown"]
         before += sum(i < at for i in found)
         waits.append(min((i - at + 1 for i in found if i >= at), default=10**6))
     ordered = sorted(waits)
     seen = [wait for wait in ordered if wait < 10**6]
-    return {
-        "noise": noise,
-        **what,
-        "found": f"{len(seen)}/{len(ordered)}",
-        "median": statistics.median(seen) if seen else None,
-        "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
-        "max": ordered[-1],
-        "false before": before,
-    }
+    median, p95 = statistics.median(seen) if seen else None, ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    found = {"found": f"{len(seen)}/{len(ordered)}", "median": median, "p95": p95, "max": ordered[-1]}
+    return {"noise": noise, **what, **found, "false before": before}
 
 
 def main() -> None:

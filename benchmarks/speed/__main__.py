@@ -1,6 +1,6 @@
 """Measure speed and scale: `python -m benchmarks.speed [part ...] [--share 0.1] [--write]`; all parts take ten minutes.
 
-Parts: real (needs mtail: apt-get install mtail), replay, start, files, runs.
+Parts: real (needs mtail: apt-get install mtail), replay, files, runs.
 """
 
 import argparse
@@ -11,11 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.speed import daemon, real
-from benchmarks.speed.logs import HEAD, iterations, written
+from benchmarks.speed.logs import iterations, written
 from benchmarks.speed.measure import MONITOR, SCRATCH, Row, machine, run, table
 
 _PAGE = Path(__file__).parents[2] / "docs" / "development" / "measured.md"
-_START_GOAL = 0.12  # seconds of processor
 
 
 def replay(share: float) -> list[Row]:
@@ -32,20 +31,8 @@ def replay(share: float) -> list[Row]:
     ]
 
 
-def start(_share: float) -> list[Row]:
-    """What a start takes, before the first line is read: the least of several, for others only make it longer."""
-    tiny = str(written(SCRATCH / "empty.log", [HEAD]))
-    rows = []
-    for what, command in (("`--help`", ("--help",)), ("`run --once` of some lines", ("run", "--once", tiny))):
-        least = min(run((*MONITOR, *command)).cpu for _ in range(7))
-        rows.append(
-            Row(f"start, {what}", f"{least:.2f} s processor time", f"{_START_GOAL:.2f} s", least <= _START_GOAL)
-        )
-    return rows
-
-
 _PARTS: dict[str, Callable[[float], list[Row]]] = {
-    "replay": replay, "start": start, "files": daemon.files, "runs": daemon.runs,
+    "replay": replay, "files": daemon.files, "runs": daemon.runs,
 }  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import json
 import os
 import re
 import shutil
@@ -24,27 +23,16 @@ from random import Random
 from benchmarks.speed.logs import deepspeed_step
 names = Path(sys.argv[1])
 logs = [open(name, "ab", buffering=0) for name in names.read_text().splitlines()]
-crash = names.with_name("crash")
 number, began, chance = 20, time.perf_counter(), Random(1)
 while True:
     number += 1
     text = "".join(deepspeed_step(number, 100_000, datetime.now(timezone.utc), chance)).encode()
-    if crash.exists():
-        logs.pop().write(crash.read_bytes())
-        crash.unlink()
     for index, log in enumerate(logs):
         log.write(text)
         if index % 10 == 9:
             due = began + number - 21 + index / len(logs)
             time.sleep(max(0.0, due - time.perf_counter()))
     time.sleep(max(0.0, began + number - 20 - time.perf_counter()))
-"""
-_LAST_WORDS = """\
-Traceback (most recent call last):
-  File "pretrain_gpt.py", line 1, in <module>
-    main()
-torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0)
-srun: error: n1: task 0: Exited with exit code 1
 """
 
 
@@ -122,15 +110,13 @@ def files(share: float) -> list[Row]:
 
 
 def runs(share: float) -> list[Row]:
-    """What each live run costs, how old what is shown is, how long a scrape takes, when a crash is notified."""
+    """What each live run costs, how old what is shown is, how long a scrape takes."""
     return [_live(*one, 30.0 * share) for one in ((50, 1.2), (500, 10.0), (1000, 20.0), (2000, 40.0))]
 
 
 @contextlib.contextmanager
 def _written(logs: list[Path], folder: Path) -> Iterator[None]:
-    """A process writes an iteration a second to each, with timers and engine steps, spread over the second. What is
-    put into a file `crash` becomes the last words of the last of them.
-    """
+    """A process writes an iteration a second to each, with timers and engine steps, spread over the second."""
     names = folder / "names"
     names.write_text("\n".join(map(str, logs)))
     process = subprocess.Popen((sys.executable, "-c", _WRITER, str(names)), env=environment())
@@ -160,25 +146,10 @@ def _live(count: int, goal: float, seconds: float) -> Row:
             ages += [at - float(one_run) for one_run in moved]
             time.sleep(max(0.0, min(15.0, seconds / 4) - waits[-1]))
         used = 100 * (cpu_of(one.process.pid) - cpu) / (time.perf_counter() - began)
-        memory, crash = rss_of(one.process.pid), _crash(one, folder, logs[-1].stem)
+        memory = rss_of(one.process.pid)
     figure = (
         f"{used:.1f} % of one core ({1000 * used / count:.1f} % per 1,000 runs); {memory:.0f} MB; "
         f"a scrape of {len(page) / 1e6:.1f} MB takes {median(waits):.2f} s, at most {max(waits):.2f} s; "
-        f"exported progress is {median(ages):.1f} s old, 99 % at most {quantiles(ages, n=100)[-1]:.1f} s; "
-        f"a crash is notified after {crash:.1f} s"
+        f"exported progress is {median(ages):.1f} s old, 99 % at most {quantiles(ages, n=100)[-1]:.1f} s"
     )
     return Row(f"{count:,} live runs, one iteration per second each", figure, f"{goal:.1f} %", used <= goal)
-
-
-def _crash(one: Daemon, folder: Path, run: str) -> float:
-    """Seconds from the last words of a training to its incident."""
-    words = written(folder / "crash-to-be", [_LAST_WORDS]).rename(folder / "crash")
-    while words.exists():  # the writer takes it within a second
-        time.sleep(0.005)
-    began = time.perf_counter()
-    while time.perf_counter() - began < 60.0:
-        shown = json.loads(one.get("/api/v1/incidents")[1])["incidents"]
-        if any((item["run"], item["incident"]) == (run, "crash") for item in shown):
-            break
-        time.sleep(0.2)
-    return time.perf_counter() - began

@@ -5,6 +5,7 @@ are no part of the repository: they are looked for in the folder `shared` beside
 --real-logs says. Grown logs are written to the scratch folder alone.
 """
 
+import csv
 import re
 import shutil
 from pathlib import Path
@@ -16,22 +17,8 @@ from benchmarks.speed.measure import MONITOR, SCRATCH, Row, in_turns, middle, ru
 FOLDER = Path(__file__).parents[3] / "shared"
 PROGRAM = Path(__file__).parent / "mtail" / "training.mtail"
 MTAIL = ("mtail", "--one_shot", "--logtostderr", "--port", "0", "--progs", str(PROGRAM), "--logs")
-LOGS = {
-    "logs/nvidia/2340723.out": "Megatron-LM 2025, srun",
-    "field-logs/pbs_54745.log": "Megatron-LM 2025, PBS",
-    "logs/bigscience/meg_gpt2_base_n4_dp1_tp4_pp4-1809579.out": "Megatron-LM 2021",
-    "field-logs/bigcode_job_74m.log": "Megatron-LM (BigCode)",
-    "field-logs/rocm_2700.out": "Megatron-LM (ROCm)",
-    "field-logs/megatron_bridge.log": "Megatron-Bridge",
-    "field-logs/primus_sigterm.log": "AMD Primus",
-    "field-logs/lumi_175b_32_nodes.out": "Megatron-DeepSpeed (BigScience), LUMI",
-    "logs/microsoft/qwen7b_static_1305_500.log": "Megatron-DeepSpeed (microsoft), pdsh",
-    "field-logs/microsoft_moe_random_ltd.log": "Megatron-DeepSpeed (microsoft), fp16, MoE",
-    "logs/cpu/mds_clean.log": "Megatron-DeepSpeed (microsoft), timers of the engine",
-    "logs/neox/70M_512step.out": "gpt-neox",
-    "logs/deepspeed/opt-1.3b-globalBatchSize128.log": "DeepSpeed engine (DeepSpeed-Chat)",
-    "field-logs/hf_swift_39.log": "HF Trainer (ms-swift)",
-}
+with Path(__file__).with_name("real.csv").open() as _rows:
+    LOGS = dict(csv.reader(_rows))
 """Logs of the shared folder that are measured, and the programs that wrote them. A folder without any of them is
 measured whole."""
 _SUFFIXES = {".log", ".out", ".output", ".err"}

@@ -1,8 +1,8 @@
-"""Lists the functions that a live iteration line passes, from the bytes of its log to the rules.
+"""The functions that a live iteration line passes, from the bytes of its log to the rules.
 
 A run of Megatron is followed, and the functions of its next lines are recorded with `sys.setprofile`: what every line
-passes, without the work that is due only sometimes. Usage: `python -m benchmarks.line_path [LOG]`, from the project's
-folder. LOG: a file whose last lines are of one shape; by default lines of the simulator are used.
+passes, without the work that is due only sometimes. `python -m tests.monitor.core.test_line_path [LOG]`, from the
+project's folder, lists them. LOG: a file whose last lines are of one shape; by default generated lines are used.
 """
 
 import sys
@@ -55,8 +55,21 @@ def passed(lines: list[bytes]) -> list[Counter[tuple[str, str]]]:
     return found
 
 
+def usual(lines: list[bytes]) -> dict[tuple[str, str], int]:
+    """Return what each of the last lines passes: (file, function) -> how often."""
+    each = passed(lines)
+    return {one: many for one, many in each[-1].items() if all(one in calls for calls in each)}
+
+
+def test_a_line_passes_no_more_functions() -> None:
+    """A bound on what a line costs; lower it with what goes."""
+    found = usual(lines_of(None))
+    assert len(found) <= 160
+    assert len({file for file, _ in found}) <= 55
+
+
 if __name__ == "__main__":
-    each = passed(lines_of(sys.argv[1] if len(sys.argv) > 1 else None))
-    usual = {one: many for one, many in each[-1].items() if all(one in calls for calls in each)}
-    print(*(f"{many:3}  {file}  {name}" for (file, name), many in usual.items()), sep="\n")
-    print(f"{sum(usual.values())} calls of {len(usual)} functions in {len({file for file, _ in usual})} files")
+    found = usual(lines_of(sys.argv[1] if len(sys.argv) > 1 else None))
+    rows = [f"{many:3}  {file}  {name}" for (file, name), many in found.items()]
+    rows.append(f"{sum(found.values())} calls of {len(found)} functions in {len({file for file, _ in found})} files")
+    sys.stdout.write("\n".join(rows) + "\n")
