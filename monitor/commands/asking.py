@@ -26,7 +26,7 @@ class DaemonError(Exception):
 def ask(address: str, path: str, owners: Collection[int] = ()) -> dict[str, Any]:
     """Return the JSON answer of the daemon at `address`: a URL or HOST:PORT, possibly with user:password@.
 
-    `owners`: user ids of which one must have the daemon if it is on this host. Empty: any may. Raises DaemonError.
+    `owners`: user ids, one of which must run the daemon if it is on this host. Empty: any user may. Raises DaemonError.
     """
     parts = urlsplit(address if "://" in address else f"http://{address}")
     bare = without_password(urlunsplit(parts._replace(query="", fragment="")))

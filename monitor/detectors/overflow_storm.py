@@ -130,7 +130,7 @@ class OverflowStorm(AttemptRule):
         elif skipped or self.reason:
             changed |= self._weigh(step.at, iteration, step.interval)
             if self.reason not in ("", "declining") and not self.signs and not (level is not None and at_minimum):
-                self._calm(iteration)
+                self._resolve(iteration)
                 changed = True
         return changed
 
@@ -198,7 +198,7 @@ class OverflowStorm(AttemptRule):
         self.reason = max(self.reason, reason, key=_REASONS.index)
         return True
 
-    def _calm(self, iteration: int) -> None:
+    def _resolve(self, iteration: int) -> None:
         """End the incident."""
         self.reason, self.before, self.worst = "", 0.0, 0.0
         self.highest = self.level or 0.0
