@@ -86,6 +86,8 @@ class Layout:
         bars included.
         """
         self._raw, self._places, self._slices = raw, _places(raw), [slice(0)]
+        self._starts, self._ends = list[int](), list[int]()
+        """Of the numbers in `raw`, once another width is seen."""
         self._forms: dict[int, re.Pattern[bytes]] = {}
         """Number of a slice -> the form of its text on which the choice of its converter depends."""
         self._answer = [(rule, *self._bound(said)) for rule, said in answer]
@@ -123,8 +125,10 @@ class Layout:
 
     def fitted(self, shape: bytes) -> "Layout":
         """Return the layout for a shape whose numbers have other widths. Raises NoLayoutError."""
-        before, after = ([match.span() for match in _NUMBERS.finditer(line)] for line in (self._raw, shape))
-        ends, starts = [end for _, end in before], [start for start, _ in before]
+        if not self._starts:
+            before = [match.span() for match in _NUMBERS.finditer(self._raw)]
+            self._starts, self._ends = [start for start, _ in before], [end for _, end in before]
+        after, starts, ends = [match.span() for match in _NUMBERS.finditer(shape)], self._starts, self._ends
         slices = [slice(0)]
         for at in self._slices[1:]:
             first, last = bisect_right(ends, at.start), bisect_left(starts, at.stop) - 1
