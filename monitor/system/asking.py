@@ -4,6 +4,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 Question = TypeVar("Question")
@@ -58,8 +59,9 @@ class Asking(Generic[Question, Answer]):
 
     def stop(self) -> None:
         """Let the thread end after its current call, without waiting for it."""
-        while not self._questions.empty():
-            self._questions.get_nowait()
+        with suppress(queue.Empty):  # the thread takes questions meanwhile
+            while True:
+                self._questions.get_nowait()
         if self._thread is not None:
             self._questions.put_nowait(None)
 
