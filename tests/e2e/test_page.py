@@ -99,7 +99,7 @@ def test_all_runs_and_the_open_incident(browser: Browser, hung: RunningDaemon) -
     allowed = f"of {timeout:.1f} s allowed"
     for words in ("40", "of 1,000, 4.0\u00a0%", "s ago", allowed, "no checkpoint yet", "■ hang critical"):
         assert words in row
-    article = page.text("#incidents article")
+    article = page.text("#incidents article[data-key='train hang']")
     for words in ("no progress for", "timeout seconds", "iteration       40/"):
         assert words in article
     assert page.text("tr[data-key=rich] [data-k=state]") == "✔ finished"

@@ -48,11 +48,12 @@ class Terminal:
         os.write(self._master, key.encode())
 
     def ended(self, by: signal.Signals | None = None) -> int:
-        """The exit status, after a signal."""
-        if by is not None:
-            self.process.send_signal(by)
-        began = now()
+        """The exit status, after a signal. It is sent again: Python ignores an interrupt in a finalizer."""
+        began, sent = now(), float("-inf")
         while self.process.poll() is None and now() - began < slack(10.0):
+            if by is not None and now() - sent > 3.0:
+                self.process.send_signal(by)
+                sent = now()
             self._read()
         return int(self.process.wait(timeout=slack(5)))
 
