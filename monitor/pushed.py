@@ -19,6 +19,8 @@ REFUSED = "lines refused"
 """Value of the label `heartbeat` while a forwarder sends lines again that the receiver has refused."""
 LATE = 7.5
 """Seconds without a heartbeat after which an agent is stale: it sends one every 5 s, and one may be on its way."""
+CLOCK_TOLERANCE = 5.0
+"""Seconds: clocks set by NTP are nearer, and smaller differences are network delay."""
 _MAX_READABLE = 150  # maximum bytes of a readable part: a name may have 255
 
 
@@ -105,12 +107,16 @@ class AgentReport(Struct):
     """By the receiver's clock. Unix seconds."""
     agents: dict[str, Agent] = field(default_factory=dict)
     others_behind: float = 0.0
+    begin: float = 0.0
+    """The receiver's wall clock minus its monotonic clock when `others_behind` was 0. Seconds."""
+    boot: str = ""
+    """The boot of that monotonic clock."""
 
     def states(self, now: float, age: float = 0.0) -> AgentStates:
         """Return the states at `now` (Unix seconds) from a report of `age` seconds ago."""
         silent = {name: self.written_at - one.seen + age for name, one in self.agents.items()}
         stale = {name: now - seconds for name, seconds in silent.items() if seconds > LATE}
-        behind = {name: one.behind for name, one in self.agents.items() if one.behind is not None}
+        behind = {name: one.behind for name, one in self.agents.items() if abs(one.behind or 0.0) > CLOCK_TOLERANCE}
         refused = [name for name in stale if self.written_at - self.agents[name].refused + age <= LATE]
         states = {
             "active": len(silent) - len(stale), "stale": len(stale) - len(refused), "refused": len(refused)

@@ -14,15 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from megatron_monitor.pushed import LATE, Agent, AgentReport
-from megatron_monitor.system.clock import Clock
+from megatron_monitor.pushed import CLOCK_TOLERANCE, LATE, Agent, AgentReport
+from megatron_monitor.system.clock import Clock, boot_id
 
 _HEARTBEAT_INTERVAL = 5.0  # seconds: a twelfth of the shortest progress timeout (60 s)
 _FORGET_AGENT = 7 * 86400.0  # seconds without a line
 _MAX_AGENTS = 20_000
 _DELAYS_KEPT = 12  # heartbeats: the smallest delay shows how far the clocks differ
 _SIMILAR_DELAYS = 3  # last heartbeats with similar delays prove a clock; those of a backlog change steadily
-_CLOCK_TOLERANCE = 5.0  # seconds: clocks set by NTP are nearer, and smaller differences are network delay
 
 
 class Agents:
@@ -35,23 +34,32 @@ class Agents:
         self._path = path
         self._clock = clock
         self._begin = 0.0 if clock is None else clock.wall() - clock.monotonic()
+        self._boot = "" if clock is None else boot_id()
         self._lock = threading.Lock()
-        self._agents: dict[str, Agent] = {}  # those that send heartbeats; times by our clock as it was at the start
+        self._agents: dict[str, Agent] = {}  # those that send heartbeats; times as if our clock was never set
         self._delays: dict[str, deque[float]] = {}
         self.tenants = 1
         """Number of tenants: each has its share of the agents."""
         self._of_tenant: Counter[str] = Counter()
 
     def load(self) -> None:
-        """Restore the agents of the file. A file that cannot be read holds none. The time since it was written, which
-        is also wrong if the clock was set, makes an agent stale, but is no silence of its own.
+        """Restore the agents of the file. A file that cannot be read holds none. The time since it was written makes an
+        agent stale, but is no silence of its own. If the host has not booted since, the monotonic clock shows by how
+        much the wall clock was set meanwhile; otherwise it counts as not set.
         """
         if self._path is not None:
             with contextlib.suppress(OSError, ValueError):
-                report = msgspec.json.decode(self._path.read_bytes(), type=AgentReport)
-                now = report.written_at if self._clock is None else self._clock.wall()
+                report, set_by = msgspec.json.decode(self._path.read_bytes(), type=AgentReport), 0.0
+                comparable = bool(self._boot) and report.boot == self._boot
+                if comparable:
+                    self._begin, set_by = report.begin, report.others_behind
+                written_at = report.written_at - set_by
+                now = written_at if self._clock is None else self._clock.wall() - self._set_by()
                 for agent in report.agents.values():
-                    agent.seen = min(agent.seen + now - report.written_at, max(agent.seen, now - LATE))
+                    seen = agent.seen - set_by
+                    agent.seen = min(seen + now - written_at, max(seen, now - LATE))
+                    known = comparable or abs(agent.behind or 0.0) > CLOCK_TOLERANCE
+                    agent.behind = agent.behind - set_by if known and agent.behind is not None else None
                     agent.refused = 0.0  # it says so again
                 self.restore(report.agents)
 
@@ -89,7 +97,7 @@ class Agents:
         before = agent.behind
         if len(last) > 1 and max(last) - min(last) < _HEARTBEAT_INTERVAL / 2.0:
             behind = min(last) - agent.shift
-            if before is not None and behind - before > _CLOCK_TOLERANCE:  # its clock was set back
+            if before is not None and behind - before > CLOCK_TOLERANCE:  # its clock was set back
                 agent.shift += ceil(behind - before)  # the stamps of its lines are moved by whole seconds
             else:
                 agent.behind = behind
@@ -102,7 +110,7 @@ class Agents:
         if agent is None:
             return set_by
         difference = 0.0 if agent.behind is None else agent.behind + set_by
-        return (difference if abs(difference) > _CLOCK_TOLERANCE else 0.0) + agent.shift
+        return (difference if abs(difference) > CLOCK_TOLERANCE else 0.0) + agent.shift
 
     def report(self, now: float) -> AgentReport:
         """Return the report at `now`, Unix seconds of the receiver's clock."""
@@ -115,9 +123,8 @@ class Agents:
             agents = {}
             for name, agent in self._agents.items():
                 behind = None if agent.behind is None else agent.behind + set_by
-                behind = behind if abs(behind or 0.0) > _CLOCK_TOLERANCE else None
                 agents[name] = Agent(agent.seen + set_by, agent.refused + set_by, behind, agent.shift)
-            return AgentReport(now, agents, set_by)
+            return AgentReport(now, agents, set_by, self._begin, self._boot)
 
     def save(self, now: float) -> None:
         """Write the report. Not synced: after a power cut all agents send heartbeats within seconds."""
@@ -125,9 +132,9 @@ class Agents:
             replace_file(self._path, msgspec.json.encode(self.report(now)))
 
     def _set_by(self) -> float:
-        """Return the seconds by which the receiver's clock was set since the start."""
+        """Return the seconds by which the receiver's clock was set."""
         seconds = 0.0 if self._clock is None else self._clock.wall() - self._clock.monotonic() - self._begin
-        return seconds if abs(seconds) > _CLOCK_TOLERANCE else 0.0
+        return seconds if abs(seconds) > CLOCK_TOLERANCE else 0.0
 
 
 def tenant_of(agent: str) -> str:

@@ -59,15 +59,14 @@ class Stream:
     entries: list[tuple[int, bytes]] = field(default_factory=list)  # (Unix nanoseconds, text)
 
     def date(self, arrived: int, newest: int = 0) -> int:
-        """Date lines without a time by their arrival. Lines more than five minutes ahead of their arrival and of the
-        `newest` line of the stream get the later of these times, so that a wrong offset of the sender's clock puts them
-        before no line. Unix nanoseconds of the sender's clock. Returns the number of lines that were ahead.
+        """Date lines without a time, and lines more than five minutes ahead of their arrival, by their arrival, but
+        after the `newest` line of the stream: whatever is known of the sender's clock, they came after it. Unix
+        nanoseconds of the sender's clock. Returns the number of lines that were ahead.
         """
-        latest = max(arrived, newest) + AHEAD
-        ahead = 0
+        latest, ahead = arrived + AHEAD, 0
         for place, (at, text) in enumerate(self.entries):
             ahead += at > latest
-            dated = max(arrived, newest) if at > latest else at if at > 0 else arrived
+            dated = at if 0 < at <= latest else max(arrived, newest + 1)
             self.entries[place], newest = (dated, text), max(newest, dated)
         return ahead
 

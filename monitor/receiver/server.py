@@ -290,9 +290,12 @@ class Receiver:
             within = self._tenants[tenant].is_within_quota(file, self._settings, self._clock.monotonic())
         if not within:
             return False
-        ahead = stream.date(int((now - self.agents.offset(agent)) * 1e9), self._spool.newest(file, now))
-        self._count("lines_total", "ahead", by=ahead)
-        new, duplicates = self._spool.append(file, stream.entries, now)
+        arrived = int((now - self.agents.offset(agent)) * 1e9)
+
+        def date(newest: int) -> None:
+            self._count("lines_total", "ahead", by=stream.date(arrived, newest))
+
+        new, duplicates = self._spool.append(file, stream.entries, now, date)
         self._count("lines_total", "new", by=new)
         self._count("lines_total", "duplicate", by=duplicates)
         return True

@@ -13,7 +13,7 @@ import contextlib
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -79,14 +79,22 @@ class Spool:
         """Bytes of all files."""
         return self._sizes.total()
 
-    def append(self, stream: StreamFile, entries: Iterable[tuple[int, bytes]], now: float) -> tuple[int, int]:
+    def append(
+        self,
+        stream: StreamFile,
+        entries: Iterable[tuple[int, bytes]],
+        now: float,
+        date: Callable[[int], object] = lambda _: None,
+    ) -> tuple[int, int]:
         """Write lines of (Unix nanoseconds, text) to the disk. Returns the numbers of new and of duplicate lines.
-        `now`: Unix seconds. After QuotaError or OSError some lines may be written, but none may be confirmed.
+        `now`: Unix seconds. `date` is called before `entries` are read, with the nanosecond of the newest line of the
+        stream, also over a restart. After QuotaError or OSError some lines may be written, but none may be confirmed.
         """
         grown = 0
         try:
             with self._opened(stream.name, now) as file:
                 before = file.size
+                date(file.newest)
                 new, duplicates = file.append(stream.head.encode(), entries)
                 grown = file.size - before
                 if file.size > self._segment and self._is_being_read(stream.name):
@@ -95,13 +103,6 @@ class Spool:
             with self._lock:
                 self._sizes[_tenant(stream.name)] += grown
         return new, duplicates
-
-    def newest(self, stream: StreamFile, now: float) -> int:
-        """Return the time of the stream's newest line in Unix nanoseconds, also over a restart; 0 if it has none."""
-        with self._opened(stream.name, now) as file, contextlib.suppress(ValueError):
-            second = datetime.fromisoformat(f"{file.newest[:19].decode()}+00:00")
-            return int(second.timestamp()) * 10**9 + int(file.newest[20 : STAMP - 1])
-        return 0
 
     @contextlib.contextmanager
     def _opened(self, name: str, now: float) -> Iterator["_SpoolFile"]:
@@ -223,13 +224,21 @@ class _SpoolFile:
         self.users = 0  # threads that write to it or wait to do so
         self.used_at = 0.0
         self.size = 0
-        self.newest = b""  # timestamp of the newest line
         self._path = path
         self._descriptor = -1
         self._rest = b""  # lines that are not written yet
         self._unsynced = False
+        self._newest = b""  # timestamp of the newest line
         self._hashes: set[int] = set()  # of the last lines
         self._order: deque[int] = deque()
+
+    @property
+    def newest(self) -> int:
+        """The time of the newest line in Unix nanoseconds; 0 without lines."""
+        with contextlib.suppress(ValueError):
+            second = datetime.fromisoformat(f"{self._newest[:19].decode()}+00:00")
+            return int(second.timestamp()) * 10**9 + int(self._newest[20 : STAMP - 1])
+        return 0
 
     def append(self, head: bytes, entries: Iterable[tuple[int, bytes]]) -> tuple[int, int]:
         """Write the lines that are new and sync. Returns the numbers of new and of duplicate lines."""
@@ -289,7 +298,7 @@ class _SpoolFile:
     def _remember(self, line: bytes) -> None:
         self._hashes.add(hash(line))
         self._order.append(hash(line))
-        self.newest = max(self.newest, line[:STAMP])
+        self._newest = max(self._newest, line[:STAMP])
         if len(self._order) > _MAX_REMEMBERED_LINES:
             self._hashes.discard(self._order.popleft())
 

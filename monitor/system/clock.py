@@ -5,7 +5,9 @@ Two clocks are never mixed. `wall` (Unix seconds, for people and for comparison 
 stored for runs: they do not jump, and they continue over a restart.
 """
 
+import contextlib
 import time
+from pathlib import Path
 from typing import Protocol
 
 _STEP = 1.0  # seconds between the two clocks: NTP slews both alike, so more means that the wall clock was set
@@ -25,6 +27,13 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None:
         """Wait; return at once if `seconds` is not positive."""
         ...
+
+
+def boot_id() -> str:
+    """Return the id of the host's boot, from which on its monotonic clocks are comparable; empty if it is unknown."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    return ""
 
 
 class SystemClock:

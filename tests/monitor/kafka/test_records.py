@@ -33,7 +33,7 @@ OTLP = {
         (b"{ no JSON", {"host": "n7"}, [(AT, b"{ no JSON")]),
         (b'{"loss": 1.0}', {"host": "n7"}, [(AT, b'{"loss": 1.0}')]),
         (b"\ntext", {"host": "n7"}, [(AT, b"\ntext")]),
-        (loki({"run": "gpt"}, [(TEN, "a"), (0, "b")]), {"host": "n7", "run": "gpt"}, [(TEN, b"a"), (AT, b"b")]),
+        (loki({"run": "gpt"}, [(TEN, "a"), (0, "b")]), {"host": "n7", "run": "gpt"}, [(TEN, b"a"), (TEN + 1, b"b")]),
         (
             FLUENT_BIT,
             {"host": "n7", "stream": "stdout", "pod_name": "gpt-0", "jobset.sigs.k8s.io/jobset-name": "gpt"},
@@ -46,7 +46,7 @@ OTLP = {
     ids=["text", "half JSON", "a line of JSON", "an empty line first", "Loki", "Fluent Bit", "Vector", "OTLP", "empty"],
 )  # fmt: skip
 def test_what_is_read(value: bytes | dict[str, object], labels: dict[str, str], lines: list[tuple[int, bytes]]) -> None:
-    """Headers are labels; a line that nobody dates is as old as its record."""
+    """Headers are labels; a line that nobody dates is as old as its record, and comes after those before it."""
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     (stream,) = push_of(body, {"host": "n7"}, AT).streams
     assert (stream.labels, stream.entries) == (labels, lines)

@@ -19,6 +19,7 @@ import pytest
 
 from megatron_monitor.config import load
 from megatron_monitor.pushed import PATTERN, REFUSED, AgentReport, run_at
+from megatron_monitor.receiver import agents as agents_module
 from megatron_monitor.receiver import server as module
 from megatron_monitor.receiver.labels import StreamFile
 from megatron_monitor.receiver.server import Credentials, Receiver
@@ -43,9 +44,9 @@ def loki(*texts: str, labels: dict[str, str] = LABELS) -> bytes:
 class Running:
     """A receiver, its directory and its clock."""
 
-    def __init__(self, directory: Path, settings: str = "") -> None:
+    def __init__(self, directory: Path, settings: str, clock: ManualClock) -> None:
         config = load(f"receiver:\n  listen: 127.0.0.1:0\n  directory: {directory}\n  {settings}")
-        self.directory, self.clock = directory, ManualClock(wall=NS / 1e9 + 60.0)
+        self.directory, self.clock = directory, clock
         self.receiver = Receiver(config, self.clock)
 
     def send(
@@ -85,8 +86,8 @@ def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Makes receivers."""
     made: list[Running] = []
 
-    def make(settings: str = "", *, opened: bool = True) -> Running:
-        made.append(Running(tmp_path / "spool", settings))
+    def make(settings: str = "", *, opened: bool = True, clock: ManualClock | None = None) -> Running:
+        made.append(Running(tmp_path / "spool", settings, clock or ManualClock(wall=NS / 1e9 + 60.0)))
         if opened:
             made[-1].receiver.start()
         return made[-1]
@@ -359,10 +360,14 @@ def test_a_line_dated_an_hour_ahead(running: Callable[..., Running]) -> None:
     assert sorted(stamps) == ["2026-04-24T03:07", "2026-04-24T04:07"]
 
 
+@pytest.mark.parametrize("rebooted", [False, True])
 @pytest.mark.parametrize("agent", ["n7", ""])
-def test_the_clock_is_set_back_while_the_receiver_is_away(running: Callable[..., Running], agent: str) -> None:
-    """What it knows of a sender's clock is wrong by an hour until a heartbeat comes: no line gets an earlier date than
-    those before it, none counts twice, and one line that is ahead still takes no other with it.
+def test_the_clock_is_set_back_while_the_receiver_is_away(
+    running: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, agent: str, rebooted: bool
+) -> None:
+    """By an hour. Its monotonic clock shows it: lines are dated as before, and none counts twice. After a boot of the
+    host it is unknown until a heartbeat comes: then no line without a date, and none that seems to be ahead, gets an
+    earlier date than those before it.
     """
     one = running()
     at, labels = round(one.clock.wall() * 1e9), {"run": "gpt", "agent": agent}
@@ -377,15 +382,33 @@ def test_the_clock_is_set_back_while_the_receiver_is_away(running: Callable[...,
     push((11, "a"), **labels)
     one.receiver.write_report()
     one.receiver.stop(1.0)
-    one = running()
-    one.clock.set_wall(at / 1e9 - 3600.0)
-    push((11, "a"), (12, "b"), **labels)
+    if rebooted:
+        monkeypatch.setattr(agents_module, "boot_id", lambda: "another")
+    one.clock.advance(20.0 - (one.clock.wall() - at / 1e9))
+    one.clock.set_wall(one.clock.wall() - 3600.0)
+    one = running(clock=one.clock)
+    push(*[(11, "a")][rebooted:], (12, "b"), **labels)
     push((7200, "ahead"), (13, "c"), **labels)
-    push((400, "d"), **labels)
+    otlp = otlp_push(labels, [(0, 0, "d", {}), (0, 0, "d", {})], as_json=True)
+    assert one.status("/v1/logs", otlp) == 200
     lines = [line for path in one.directory.rglob("*.log") for line in path.read_text().splitlines()]
-    assert [line.split()[-1] for line in lines] == ["a", "b", "ahead", "c", "d"]
-    assert [line[17:26] for line in lines] == ["51.000000", "52.000000", "52.000000", "53.000000", "53.000000"]
-    assert (one.counted()["lines_total ahead"], one.counted()["lines_total duplicate"]) == (2.0, 1.0)
+    found = [(line.split()[-1], line[14:29]) for line in lines]
+    known = "07:51.000000000 07:52.000000000 08:00.000000000 07:53.000000000 08:00.000000001 08:00.000000002"
+    unknown = " ".join(f"07:51.00000000{number}" for number in range(6))
+    assert found == list(zip(["a", "b", "ahead", "c", "d", "d"], (unknown if rebooted else known).split(), strict=True))
+    assert one.counted()["lines_total ahead"] == (3.0 if rebooted else 1.0)
+    assert ("lines_total duplicate" in one.counted()) is not rebooted
+
+
+def test_a_stream_that_moves_ahead_with_each_push(running: Callable[..., Running]) -> None:
+    """Five minutes from their arrival are the most, however many pushes came before."""
+    one = running()
+    at = round(one.clock.wall() * 1e9)
+    for number in range(1, 11):
+        values = [[str(at + number * 240 * 10**9), str(number)]]
+        assert one.status(LOKI, json.dumps({"streams": [{"stream": LABELS, "values": values}]}).encode()) == 204
+    stamps = sorted(line[:19] for path in one.directory.rglob("*.log") for line in path.read_text().splitlines())
+    assert (stamps[-1], one.counted()["lines_total ahead"]) == ("2026-04-24T03:11:40", 9.0)
 
 
 def test_many_new_agents_at_once(running: Callable[..., Running]) -> None:

@@ -355,25 +355,37 @@ def test_a_clock_that_was_set_while_the_receiver_was_away(tmp_path: Path) -> Non
     assert round(again.offset("node7")) == 30
 
 
-@pytest.mark.parametrize("away", [-3600.0, 1.0, 3600.0])
-def test_the_absence_of_the_receiver_is_no_silence_of_an_agent(tmp_path: Path, away: float) -> None:
+@pytest.mark.parametrize(
+    ("boot", "set_by", "away", "silence"),
+    [
+        ("a", -3600.0, 1.0, 3.0), ("a", 3600.0, 1.0, 3.0), ("a", 0.0, 3600.0, 7.5),
+        ("b", -3600.0, 1.0, 2.0), ("b", 3600.0, 1.0, 7.5), ("", 3600.0, 1.0, 7.5),
+    ],
+)  # fmt: skip
+def test_the_absence_of_the_receiver_is_no_silence_of_an_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: str, set_by: float, away: float, silence: float
+) -> None:
     """A clock that was set, or a long absence: an agent that was heard is stale for at most one heartbeat, and
     one that stays away becomes stale.
     """
+    monkeypatch.setattr(agents_module, "boot_id", lambda: "a" if boot else "")  # "": the system does not tell
     clock = ManualClock(wall=5000.0)
     agents = Agents(tmp_path / "agents", clock)
     for seconds in (5.0, 5.0, 2.0):
         agents.note("node7", clock.wall(), clock.wall(), heartbeat=True)
         clock.advance(seconds)
     agents.save(clock.wall())
-    clock.set_wall(clock.wall() + away)
+    clock.advance(away)
+    clock.set_wall(clock.wall() + set_by)
+    monkeypatch.setattr(agents_module, "boot_id", lambda: boot)
     again = Agents(tmp_path / "agents", clock)
     again.load()
+    assert again.offset("node7") == (set_by if boot == "a" else 0.0)
     silent = clock.wall() - again.report(clock.wall()).agents["node7"].seen
-    assert silent == pytest.approx({-3600.0: 2.0, 1.0: 3.0, 3600.0: 7.5}[away])
+    assert silent == pytest.approx(silence)
     clock.advance(8.0)
     assert set(stale(again, clock.wall())) == {"node7"}
-    again.note("node7", 5020.0, clock.wall(), heartbeat=True)
+    again.note("node7", 4000.0 + clock.monotonic(), clock.wall(), heartbeat=True)
     assert stale(again, clock.wall()) == {}
 
 

@@ -114,17 +114,18 @@ def test_one_bad_line_costs_itself() -> None:
 
 
 def test_a_line_far_ahead_is_as_old_as_its_arrival_or_the_newest_line() -> None:
-    """A sender's clock may be five minutes ahead of ours; a line dated later is counted, and moves no clock. A wrong
-    time of arrival puts no line before the stream's newest.
+    """A sender's clock may be five minutes ahead of ours; a line dated later is counted, and moves no clock in one
+    push or in many. A wrong time of arrival puts no line before the stream's newest.
     """
     minutes = 60 * 10**9
     push = loki_json(json.dumps({"streams": [{"values": [[str(NS + n * minutes), "x"] for n in (4, 6, 60)]}]}).encode())
     (stream,) = push.streams
     assert stream.date(NS) == 2
-    assert [at for at, _ in stream.entries] == [NS + 4 * minutes] * 3
-    stream.entries = [(NS + n * minutes, b"x") for n in (64, 66, 0, 120)]
-    assert stream.date(NS, NS + 60 * minutes) == 2
-    assert [(at - NS) // minutes for at, _ in stream.entries] == [64, 64, 0, 64]
+    newest = NS + 4 * minutes
+    assert [at for at, _ in stream.entries] == [newest, newest + 1, newest + 2]
+    stream.entries = [(at, b"x") for at in (NS + 8 * minutes, NS + 5 * minutes, 0, NS + 1)]
+    assert stream.date(NS, newest) == 1
+    assert [at - NS for at, _ in stream.entries] == [4 * minutes + 1, 5 * minutes, 5 * minutes + 1, 1]
 
 
 SPACES = b'{a="' + b" " * 400_000 + b'"'
