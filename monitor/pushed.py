@@ -116,7 +116,8 @@ class AgentReport(Struct):
         """Return the states at `now` (Unix seconds) from a report of `age` seconds ago."""
         silent = {name: self.written_at - one.seen + age for name, one in self.agents.items()}
         stale = {name: now - seconds for name, seconds in silent.items() if seconds > LATE}
-        behind = {name: one.behind for name, one in self.agents.items() if abs(one.behind or 0.0) > CLOCK_TOLERANCE}
+        behind = {name: one.behind or 0.0 for name, one in self.agents.items()}
+        behind = {name: seconds for name, seconds in behind.items() if abs(seconds) > CLOCK_TOLERANCE}
         refused = [name for name in stale if self.written_at - self.agents[name].refused + age <= LATE]
         states = {
             "active": len(silent) - len(stale), "stale": len(stale) - len(refused), "refused": len(refused)

@@ -140,6 +140,7 @@ class Receiver:
         self._credentials = Credentials(self._settings.tenants)
         self.agents.tenants = max(1, len(self._settings.tenants))
         self.server.auth = self._credentials.allows if self._settings.tenants else None
+        self.server.owner_of = self._credentials.tenant
         host = host_and_port(self._settings.listen or "localhost:0")[0]
         self.server.hosts = Hosts(host, self.server.address[0])
         tls = config.web.tls_server_config

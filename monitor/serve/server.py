@@ -10,6 +10,7 @@ import logging
 import resource
 import socket
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -62,8 +63,9 @@ class _Protocol(H11Protocol):
 
     @property
     def answers(self) -> bool:
-        """True while a request is being answered."""
-        return self.cycle is not None and not self.cycle.response_complete
+        """True while a request that has come is being answered."""
+        arriving = self.conn.their_state is h11.SEND_BODY
+        return self.cycle is not None and not self.cycle.response_complete and not arriving
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Apply the idle limit to the first request, too."""
@@ -138,6 +140,9 @@ class HttpServer:
         self.state.default_headers = _HEADERS
         self.open: dict[_Protocol | asyncio.Task[None], None] = {}
         """Connections and TLS handshakes, the one idle for longest first."""
+        self.owner_of: Callable[[str | None], str | None] = lambda _: None
+        """Returns whose bodies come with this `Authorization` header; None: those of the client's address."""
+        self._bodies: dict[_Protocol, tuple[str, bytearray]] = {}  # and their owners, the oldest first
         self._held_bytes = 0  # of all bodies
         self._next_certificate_check = 0.0  # in the loop's time
         self._listener = _bound(host, port)
@@ -247,7 +252,9 @@ class HttpServer:
             reply = await self._refused(request)
             if reply is None and unread:
                 async with asyncio.timeout(self.limits.upload):
-                    reply = await self._read(receive, request, body)
+                    owner = self.owner_of(request.headers.get("authorization")) or request.peer
+                    self._bodies[connection] = owner, body
+                    reply = await self._read(receive, request, connection)
             if reply is None:
                 unread = False
                 self.touch(connection)
@@ -266,12 +273,13 @@ class HttpServer:
             _log.debug("http: %s: %s", request.peer, error)
             connection.cancel()
         finally:
-            self._held_bytes -= len(body)
+            self._release(connection)
 
     async def _read(
-        self, receive: Callable[[], Awaitable[_Message]], request: Request, body: bytearray
+        self, receive: Callable[[], Awaitable[_Message]], request: Request, connection: _Protocol
     ) -> Reply | None:
-        """Read a request's body into `body`; return a refusal or None. ConnectionError if the client has gone."""
+        """Read a request's body; return a refusal or None. ConnectionError if the client has gone."""
+        owner, body = self._bodies[connection]
         if int(request.headers.get("content-length", "0")) > self.limits.body:
             return text_reply(413, f"the body has more than {self.limits.body} bytes\n")
         more = True
@@ -284,9 +292,27 @@ class HttpServer:
             more = message["more_body"]
             if len(body) > self.limits.body:
                 return text_reply(413, f"the body has more than {self.limits.body} bytes\n")
-            if self._held_bytes > self.limits.bodies:
+            if self._held_bytes > self.limits.bodies and not self._has_room(owner):
                 return text_reply(429, "too much is being pushed: try again\n", ("Retry-After", "2"))
         return None
+
+    def _has_room(self, owner: str) -> bool:
+        """Abort bodies that have not come whole, the oldest first, of the owner that holds most, until the rest is
+        within the limit. False: the limit is exceeded and this `owner` holds most, or these bodies were not enough.
+        """
+        held = Counter[str]()
+        for other, body in self._bodies.values():
+            held[other] += len(body)
+        if held[most := max(held, key=lambda one: held[one])] == held[owner]:
+            return False
+        for connection in [one for one, (other, _) in self._bodies.items() if other == most and not one.answers]:
+            if self._held_bytes > self.limits.bodies:
+                self._release(connection)
+                connection.cancel()
+        return self._held_bytes <= self.limits.bodies
+
+    def _release(self, connection: _Protocol) -> None:
+        self._held_bytes -= len(self._bodies.pop(connection, ("", b""))[1])
 
     async def _answer(self, connection: _Protocol, request: Request) -> Reply:
         """Render the answer. Metrics and readiness have threads of their own, so that they never wait for pages. Health

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
@@ -457,6 +458,26 @@ def test_there_is_no_room_for_more_bodies(running: Callable[..., Running]) -> No
     one.receiver.server.limits = replace(one.receiver.server.limits, bodies=100)
     assert one.send(LOKI, loki("a" * 200))[0] == 429
     assert one.status(LOKI, loki("a")) == 204
+
+
+def test_slow_bodies_of_a_tenant_leave_room_to_others(running: Callable[..., Running]) -> None:
+    """Who holds most is cut off, the oldest of his bodies first, for a body of another; his own next one is refused."""
+    one = running(tenants("slow", "calm"))
+    one.receiver.server.limits = replace(one.receiver.server.limits, bodies=1000)
+    head = f"POST {LOKI} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 900\r\n"
+    with ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection(one.receiver.server.address)) for _ in range(3)]
+        for held, client in enumerate(slow):
+            client.settimeout(slack(10))
+            client.sendall(f"{head}Authorization: Bearer slow\r\n\r\n{'x' * 300}".encode())
+            wait(lambda: one.receiver.server._held_bytes == 300 * (held + 1), 5.0, "its bytes")  # noqa: B023
+        assert one.status(LOKI, loki("a" * 200), bearer("slow")) == 429
+        assert one.status(LOKI, loki("a" * 200), bearer("calm")) == 204
+        assert slow[0].recv(1) == b""
+        slow[2].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            slow[2].recv(1)
+        wait(lambda: one.receiver.server._held_bytes == 600, 5.0, "the end of the others")
 
 
 def test_many_new_streams_come_in_several_tries(running: Callable[..., Running]) -> None:

@@ -158,6 +158,25 @@ def test_who_waits_for_an_answer_is_not_dropped_for_a_new_connection(serve: Serv
         assert [answer.result().status for answer in answers] == [200] * 4
 
 
+def test_requests_that_never_come_whole_push_nobody_out(serve: Serve) -> None:
+    """Half a body is no request that is being answered: the oldest of them goes, and who is new stays."""
+    server = serve(connections=8, body=1000)
+    half = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n" + b"x" * 50
+    with ExitStack() as stack:
+        slow = list[socket.socket]()
+        for number in range(1, 9):
+            slow += many(server, 1, stack)
+            slow[-1].sendall(half)
+            wait(lambda: len(server._bodies) == number, 5.0, "its body")  # noqa: B023
+        (new,) = many(server, 1, stack)
+        assert slow[0].recv(1) == b""
+        for number in range(1, 5):
+            many(server, 1, stack)[0].sendall(half)
+            assert slow[number].recv(1) == b""
+        new.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert new.recv(100).startswith(b"HTTP/1.1 200")
+
+
 def test_who_pipelines_and_never_reads_holds_nobody_up(serve: Serve) -> None:
     """400 such clients: what the daemon is asked by others beside them is answered within a second."""
     page = b"x" * 20_000
