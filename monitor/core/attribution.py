@@ -33,7 +33,6 @@ from megatron_monitor.parsers.events import (
     HostSeen,
     LogEvent,
 )
-from megatron_monitor.run.attempts import mark_of
 from megatron_monitor.run.experiments import BOUNDS, HELD_SECONDS
 from megatron_monitor.run.job import OVER, RUNNING
 from megatron_monitor.run.log_clock import log_clock
@@ -48,7 +47,6 @@ _MIN_SILENCE = 30.0  # seconds without a step after which a run without a report
 _GAPS = 3.0  # the same, in usual gaps between two reports
 _SEVERAL = 3  # steps, or intervals between two reports
 _FRESH = 60.0  # seconds since the last write in which a file may still be written
-_SET_UP = {*BOUNDS, HostSeen.kind}
 _log = logging.getLogger(__name__)
 
 
@@ -101,7 +99,7 @@ class Attribution:
         """Take the events of a delivery. Return those to be folded now, into the run that the source then has."""
         member = source.member
         if not member.settled:
-            return self._take_unsettled(source, entries, kinds, at, now)
+            return self._take_unsettled(source, entries, at, now)
         if EnvironmentVariableSeen.kind in kinds:
             printed = (printed_job(entry.event) for entry in reversed(entries))
             member.printed = next(filter(None, printed), member.printed)
@@ -109,40 +107,22 @@ class Attribution:
             self._note_steps(source, entries, at)
         return run_streams.beyond(source, [(entries, at)])
 
-    def _take_unsettled(
-        self, source: Source, entries: Sequence[LogEvent], kinds: Sequence[str], at: float, now: float
-    ) -> Due:
-        member, due, log, setup_events = source.member, list[LogEvent](), source.log, list(source.setup_events)
-        set_up = max([place for place, kind in enumerate(kinds) if kind in _SET_UP], default=-1)
+    def _take_unsettled(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> Due:
+        """Take events of a stream whose run is undecided. They wait, and the run is decided if that is possible."""
+        log, setup_events = source.log, list(source.setup_events)
         run_streams.join_replicas(source)
-        for place, entry in enumerate(entries):
-            if place > set_up and self._is_clear(source):
-                self._note_steps(source, entries[place:], at)  # later lines show no more about its run
-                due += entries[place:]
-                break
+        self._waiting.setdefault(source.name, now)
+        for entry in entries:
             self._note_set_up(source, entry)
-            if self._may_be_another(source, entry):
-                self._waiting.setdefault(source.name, now)
-                source.waiting.append((entry, at))
-            else:
-                due.append(entry)
-                if entry.event.kind in BOUNDS and len(source.setup_events) < _MAX_WAITING:
-                    source.setup_events.append((entry, at))
+            source.waiting.append((entry, at))
             if type(entry.event) in STEP_EVENTS:
-                member.settled = member.settled or not self.waits(source)
                 self._note_steps(source, (entry,), at)
-        moved = member.owner == source.log.name and source.log is not log
+        moved = source.member.owner == source.log.name and source.log is not log
         found: Due = [((entry,), when) for entry, when in (setup_events if moved else ())]
-        found += run_streams.beyond(source, [(due, at)] if due else [])
-        if self.waits(source):
-            return found + self.look(source, now)
-        if member.steps:
+        found += self.look(source, now)
+        if source.member.steps and not self.waits(source):
             self._gather(source)
         return found
-
-    def _is_clear(self, source: Source) -> bool:
-        """Return True if its run is decided and there is no other stream for a comparison."""
-        return source.member.settled and not source.member.young and not any(run_streams.others_of(source))
 
     def _note_set_up(self, source: Source, entry: LogEvent) -> None:
         event, member = entry.event, source.member
@@ -203,24 +183,6 @@ class Attribution:
             run_streams.add(source)
 
     # --- decisions --------------------------------------------------------------------------------------------------
-    def _may_be_another(self, source: Source, entry: LogEvent) -> bool:
-        """Return True if the line may belong to another training, or if earlier lines of the stream wait."""
-        if self.waits(source):
-            return True
-        is_step, member = type(entry.event) in STEP_EVENTS, source.member
-        is_evidence = is_step or entry.event.kind in BOUNDS or mark_of(entry.event) is not None
-        for other in run_streams.others_of(source):
-            if other.member.steps and not source.caught_up and is_evidence:
-                return True  # history may precede what was read, or another file may have reported it
-            if identity.differs(member.key, other.member.key):
-                if self._may_compute(other) or identity.begins_before_end(member, other.member):
-                    return True
-            elif not other.member.steps or not self._may_report_more(source, other):
-                continue
-            elif is_step or identity.are_set_up_apart(member, other.member):
-                return True
-        return False
-
     def _may_report_more(self, source: Source, other: Source) -> bool:
         """Return True if the other stream may still show whether both report one training."""
         return self._may_compute(other) or not other.caught_up or are_of_one_attempt(source.path, other.path)
@@ -242,6 +204,9 @@ class Attribution:
             return []
         read = read or source.caught_up
         others, unknown = list(run_streams.others_of(source)), list[Source]()
+        overdue = last or self._is_overdue(source, now)
+        if not (read or overdue) and any(other.member.steps for other in others):
+            return []  # history may precede what was read, or another file may have reported it
         for other in others:  # the first clear answer decides, because all of them report one training
             verdict = self._verdict(source, other, now, read=read)
             if verdict == "another":
@@ -251,7 +216,6 @@ class Attribution:
                 return self._settle(source)
             if verdict == "unknown":
                 unknown.append(other)
-        overdue = last or self._is_overdue(source, now)
         if not overdue and any(not read or self._may_report_more(source, other) for other in unknown):
             return []  # later lines may decide it
         if any(self._is_before(source, other) for other in others):
@@ -352,7 +316,8 @@ class Attribution:
                 member.label = f"{label}-{near + 1}"
                 name = experiment_name(member.base, member.label)
         self._move(source, name, f"{member.why}; it computes at the same time as {other.name}")
-        due: Due = [*(((entry,), at) for entry, at in source.setup_events), *self._settle(source)]
+        setup_events: Due = [((entry,), at) for entry, at in source.setup_events]
+        due = setup_events + self._settle(source)
         self.jobs.changed(before)
         return due
 
@@ -370,6 +335,8 @@ class Attribution:
         waited, source.waiting = source.waiting, []
         member = source.member
         member.settled = member.steps > 0
+        if len(source.setup_events) < _MAX_WAITING:
+            source.setup_events += [one for one in waited if one[0].event.kind in BOUNDS]
         if member.steps or member.arguments is not None:
             run_streams.add(source)
         self.jobs.changed(source.log)
