@@ -79,12 +79,13 @@ class Evaluator:
         self._rules: list[tuple[type[Rule], RuleSettings]] = [
             (rule, getattr(config.detectors, name)) for name, rule in RULES.items()
         ]
-        self._of_steps = [
+        self._of_steps: list[tuple[str, type[Any], bool, RuleSettings]] = [
             (rule.name, rule, issubclass(rule, AttemptRule), own)
             for rule, own in self._rules
             if rule.on_steps is not Rule.on_steps
         ]
         self._timed = [(rule, own) for rule, own in self._rules if rule.is_timed]
+        self._timed_names = frozenset(rule.name for rule, _ in self._timed)
         self._listeners: dict[type[Event], list[tuple[type[Rule], RuleSettings]]] = {}
         for rule, own in self._rules:
             for kind in rule.listens:
@@ -101,7 +102,9 @@ class Evaluator:
         state = run.state
         transitions: list[Transition] = []
         steps: list[Step] = []
-        restarts = state.restarts
+        stage = state.restarts, state.mixed
+        """The rules are evaluated when it changes, so that the end of an attempt is reported after the next one began.
+        """
 
         def show() -> None:
             """Pass the collected steps to the rules before the next event changes their context."""
@@ -121,30 +124,28 @@ class Evaluator:
                     continue
             if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
-            if steps and kind not in _KEEP_BUFFER and not is_known(state.attempt, event):
+            known = kind not in _KEEP_BUFFER and is_known(state.attempt, event)
+            if steps and not (known or kind in _KEEP_BUFFER):
                 show()
             step_source, phase = state.attempt.step_source, state.attempt.phase
             iterations, skipped = state.iterations_total, state.skipped_iterations_total
             fold(state, entry, source, at, live, show)
             if kind in STEP_EVENTS:
                 add_step(steps, state, event, iterations, skipped, step_source)
-            changed = kind in self._listeners and self._report(state, event)
-            if state.restarts != restarts:  # the end of the last attempt is evaluated after the next one began
-                restarts, changed = state.restarts, True
+            changed = kind in self._listeners and not known and self._report(state, event)
             if live and state.live and not run.historical:
-                changed |= state.attempt.phase != phase and "hang" in run.book.open  # it ends with its phase
-                transitions += self._judge_after(run, steps, at, changed)
+                if opened := run.book.open:  # an open hang ends with its phase, or with the next step
+                    changed |= state.attempt.phase != phase and "hang" in opened
+                    changed |= bool(steps) and steps[-1].counted and not self._timed_names.isdisjoint(opened)
+                if steps:
+                    changed |= self._update(state, steps)
+                    steps.clear()
+                before, stage = stage, (state.restarts, state.mixed)
+                if changed or stage != before:
+                    transitions += self.judge(run, at)
         if steps:
             self._update(state, steps)
         return transitions
-
-    def _judge_after(self, run: MonitoredRun, steps: list[Step], at: float, changed: bool) -> list[Transition]:
-        """Evaluate the run if an event or a step may have changed a finding."""
-        if steps:
-            is_open = any(rule.name in run.book.open for rule, _ in self._timed)  # an open hang ends with the next step
-            changed = self._update(run.state, steps) or changed or (is_open and steps[-1].counted)
-            steps.clear()
-        return self.judge(run, at) if changed else []
 
     def _report(self, state: RunState, event: Event) -> bool:
         """Pass an event to its rules. Return True if a finding may have changed."""
@@ -155,13 +156,12 @@ class Evaluator:
 
     def _update(self, state: RunState, steps: Sequence[Step]) -> bool:
         """Pass the steps to all rules. Return True if a finding may have changed."""
-        changed, known, number = False, state.memory_of, state.attempt.number
+        changed, known, number, last = False, state.memory_of, state.attempt.number, steps[-1].iteration
         for name, rule, of_attempt, settings in self._of_steps:
             own: Any = known.get(name)
-            ready = type(own) is rule  # the usual case
-            if not ready or (of_attempt and own.attempt != number):
+            if type(own) is not rule or (of_attempt and own.attempt != number):
                 own = rule.ready(state)
-            if own.on_steps(state, steps, settings):
+            if last > own.idle_until and own.on_steps(state, steps, settings):
                 changed = True
         return changed
 

@@ -3,6 +3,7 @@
 A rule detects one kind of incident. Its name is the incident's kind and its key in the configuration.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -68,6 +69,9 @@ class Rule(Struct):
     """True: the rule is evaluated after the end of the attempt, and while no line of the run can be read."""
     is_timed: ClassVar[bool] = False
     """True: time alone may change the finding, at `next_check`."""
+
+    idle_until: float = -math.inf
+    """Iteration up to which no step changes the memory or the finding: `on_steps` is not called."""
 
     @classmethod
     def of(cls, state: RunState) -> Self:

@@ -6,6 +6,7 @@ the only incident then, and names the save. An asynchronous save may succeed man
 reported a success and is not known to report them is not suspected. The next complete save resolves the incident.
 """
 
+import math
 from collections.abc import Sequence
 
 from msgspec import Struct, field
@@ -77,6 +78,7 @@ class CheckpointFailed(Rule):
 
     def on_event(self, state: RunState, event: Event, _settings: RuleSettings) -> bool:
         """Saves begin, continue in the background, end, or meet an exception."""
+        self.idle_until = -math.inf
         if isinstance(event, events.CheckpointSaveStarted):
             self._begun(state.attempt, event.iteration)
         elif isinstance(event, events.CheckpointSaveScheduled):
@@ -158,10 +160,10 @@ class CheckpointFailed(Rule):
         """The loop continues, so that saves must be complete soon."""
         changed = False
         for step in steps:
-            if not self.pending:
-                break  # no step begins a save
             if step.counted:
                 changed |= self._wait(state, step)
+        if not self.pending:
+            self.idle_until = math.inf  # no step begins a save
         return changed
 
     def _wait(self, state: RunState, step: Step) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import field
 
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, RuleSettings
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, AttemptRule, Finding, RuleSettings
 from megatron_monitor.parsers.events import CheckpointSaved
 from megatron_monitor.run.derived import unsaved_progress_seconds
 from megatron_monitor.run.state import Attempt, RunState
@@ -20,7 +20,7 @@ _REGULAR = 1.1  # maximum ratio of the longest to the shortest span of a run tha
 _FACTOR = 2.0  # Times the interval: one omitted save is notified when the next one is due as well.
 
 
-class CheckpointOverdue(Rule):
+class CheckpointOverdue(AttemptRule):
     """Complete saves."""
 
     name = "checkpoint_overdue"
@@ -31,13 +31,11 @@ class CheckpointOverdue(Rule):
     last: int | None = None
     """Iteration of the last save, or of the beginning of this attempt if that is later."""
     spans: list[int] = field(default_factory=list)
-    attempt: int = 0
     saved: bool = False
     every: int | None = None
     """Usual iterations between two saves. None: unknown."""
-    due: float = math.inf
-    """Last iteration at which the next save is not overdue."""
     over: bool = False
+    handed_on = ("last", "spans", "saved")
 
     def on_event(self, state: RunState, event: CheckpointSaved, _settings: RuleSettings) -> bool:
         """A save is complete."""
@@ -45,7 +43,7 @@ class CheckpointOverdue(Rule):
         iteration = event.iteration if event.iteration is not None else state.learned.checkpoints.last_iteration
         if iteration is None or iteration == self.last:
             return False
-        if self.saved and self.last is not None and self.attempt == attempt.number and iteration > self.last:
+        if self.saved and self.last is not None and self.idle_until > -math.inf and iteration > self.last:
             self.spans.append(iteration - self.last)
             del self.spans[:-_MAX_SPANS]
         self.saved = True
@@ -55,24 +53,23 @@ class CheckpointOverdue(Rule):
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """Count iterations. Return True if the limit is crossed."""
-        attempt, changed = state.attempt, False
+        was = self.over
         for step in steps:
             if not step.counted:
                 continue
-            if self.last is None or self.attempt != attempt.number:
+            if self.idle_until == -math.inf:
                 # an attempt begins at a checkpoint: the count restarts, and its first span is not representative
                 continues = self.last is not None and 0 <= step.iteration - self.last <= step.interval
-                self._expect(attempt, self.last if continues and self.last is not None else step.iteration)
-            if (step.iteration - step.interval > self.due) != self.over:
-                self.over, changed = not self.over, True
-        return changed
+                self._expect(state.attempt, self.last if continues and self.last is not None else step.iteration)
+            self.over = step.iteration - step.interval > self.idle_until
+        return self.over != was
 
     def _expect(self, attempt: Attempt, last: int) -> None:
-        """Expect the next save after this iteration."""
+        """Expect the next save after this iteration: it is not overdue until `idle_until`."""
         planned, usual = attempt.topology.save_interval, self._usual()
-        self.last, self.attempt = last, attempt.number
+        self.last = last
         self.every = max(planned or 0, usual or 0) or None
-        self.due = last + _FACTOR * self.every if self.every and self.saved else math.inf
+        self.idle_until = last + _FACTOR * self.every if self.every and self.saved else math.inf
 
     def _usual(self) -> int | None:
         """Return the interval of a run that saves every N iterations. A save on a signal makes a short span."""
@@ -87,7 +84,7 @@ class CheckpointOverdue(Rule):
         iteration, risk = state.attempt.latest.iteration, unsaved_progress_seconds(state) or 0.0
         if state.attempt.phase == "saving":
             return UNKNOWN  # the run may be about to end
-        if not self.over or self.last is None or iteration is None or self.attempt != state.attempt.number:
+        if not self.over or self.last is None or iteration is None:
             return CLEAR
         since, usual = iteration - self.last, f"usually every {self.every} iterations"
         summary = f"no checkpoint since iteration {self.last}: {since} iterations, {risk:.0f} s of training; {usual}"

@@ -4,11 +4,12 @@ Megatron asserts this when the size is reached, possibly days after the start. S
 start are not reported.
 """
 
+import math
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings
+from megatron_monitor.detectors.base import CLEAR, AttemptRule, Finding, RuleSettings
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.run.state import Attempt, RunState
@@ -17,8 +18,8 @@ from megatron_monitor.run.steps.step import Step
 _SIZES = 10_000  # ramp-ups with more batch sizes are not checked one by one
 
 
-class Configuration(Rule):
-    """Has no memory: the run's state has the arguments."""
+class Configuration(AttemptRule):
+    """The run's state has the arguments."""
 
     name = "configuration"
     listens = (events.ArgumentsDumped, events.TopologyLogged, events.ModelSettingLogged, events.BatchSizeRampupPlanned)
@@ -27,10 +28,10 @@ class Configuration(Rule):
         """A new setting is known. It is evaluated at once, because the first step may be hours away."""
         return True
 
-    def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """The batch size grows, so that fewer sizes remain."""
-        topology = state.attempt.topology
-        return topology.rampup is not None and steps[-1].batch_size != topology.global_batch_size
+    def on_steps(self, state: RunState, _steps: Sequence[Step], _settings: RuleSettings) -> bool:
+        """The attempt trains: it will stop at a wrong size."""
+        self.idle_until = math.inf
+        return state.attempt.topology.rampup is not None
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire a warning, or a critical finding once the run trains, because it will stop."""

@@ -7,7 +7,6 @@ blocks differ, so that slow changes of the data are not reported.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -38,14 +37,6 @@ _SPREADS = 6.0  # Times the noise of the run's own blocks: with 2 % noise the me
 _BLOCK = 25  # Lines per block: three blocks are the time to detection, and fewer lines make the median too noisy.
 _BLOCKS = 40  # Blocks among which the lowest is searched: a thousand lines, so that a slow rise adds up.
 _CRITICAL = 0.1  # No run on record recovered from such a rise by itself.
-
-
-def is_news(rule: Any, step: Step) -> bool:
-    """Return True if the step has a loss that no other node has printed. `rule.seen` holds the last one."""
-    if not step.reported or step.loss is None or (step.iteration, step.loss) == rule.seen:
-        return False
-    rule.seen = (step.iteration, step.loss)
-    return True
 
 
 Block = tuple[int, float, int | None, int | None]
@@ -95,27 +86,24 @@ class Divergence(Rule):
     """The oldest first."""
     noises: list[float] = field(default_factory=list)
     """For each of the last blocks, how far the noise between lines moves its median."""
-    seen: tuple[int, float] | None = None
     rise: Rise | None = None
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """Collect the losses of the step source in blocks. Each node of HF Trainer or an engine may print one."""
-        lines, changed, infinite = state.attempt.whole_lines, False, math.inf
-        current, size = self.current, _BLOCK
+        """Collect the losses of the step source in blocks."""
+        number, changed = state.attempt.number, False
         for step in steps:
-            loss = step.loss
-            if not (step.counted if lines else is_news(self, step)):
+            if not step.is_line:
                 continue
-            if self.attempt != state.attempt.number:
+            if self.attempt != number:
                 # forget what the new attempt recomputes; the unfinished block belonged to the old attempt
                 changed = changed or self.rise is not None
-                self.attempt, self.current, self.rise = state.attempt.number, [], None
+                self.attempt, self.current, self.rise = number, [], None
                 self.blocks = [block for block in self.blocks if block[0] < step.iteration]
-                current = self.current
-            if loss is None or not 0 < loss < infinite:
+            loss, current = step.loss, self.current
+            if loss is None or not 0 < loss < math.inf:
                 continue
             current.append(loss)
-            if len(current) >= size:
+            if len(current) >= _BLOCK:
                 level = math.log(median_high(current))
                 self.noises = [*self.noises[1 - _BLOCKS :], _line_noise(current)]
                 current.clear()

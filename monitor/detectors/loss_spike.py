@@ -28,7 +28,7 @@ from megatron_monitor.detectors.base import (
     rollback,
     stated,
 )
-from megatron_monitor.detectors.divergence import Block, Divergence, is_news
+from megatron_monitor.detectors.divergence import Block, Divergence
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high as median
@@ -99,13 +99,9 @@ class Trace(Struct):
     lower: float = math.inf
     """Excess that is abnormal in two lines in a row."""
 
-    def excess(self, value: float | None) -> float:
-        """Return how far a line is above its expected value; 0 if that is unknown."""
-        return 0.0 if value is None or self.level is None else value - self.level
-
-    def add(self, value: float, stamp: int) -> None:
+    def add(self, value: float, stamp: int, excess: float) -> None:
         """Add a normal line."""
-        self.record = max(self.record, self.excess(value))
+        self.record = max(self.record, excess)
         self.values.append(value)
         self.stamps.append(stamp)
 
@@ -214,7 +210,6 @@ class LossSpike(Rule):
     last_excess: float = 0.0
     lines: int = 0
     samples: int | None = None
-    seen: tuple[int, float] | None = None
     resume_left: int = 0
     resume_level: float | None = None
     resume_excess: list[float] = field(default_factory=list)
@@ -333,12 +328,11 @@ class LossSpike(Rule):
         return len(over) >= CLOSED_BY and median(over) > bar
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """Process lines of the step source. Each node of HF Trainer or an engine may print the same one."""
-        attempt = state.attempt
-        lines, number, changed = attempt.whole_lines, attempt.number, False
+        """Process lines of the step source."""
+        number, changed = state.attempt.number, False
         log, infinite = math.log, math.inf
         for step in steps:
-            if not (step.counted if lines else is_news(self, step)):
+            if not step.is_line:
                 continue
             printed, norm = step.loss, step.grad_norm
             if self.attempt != number:
@@ -349,7 +343,9 @@ class LossSpike(Rule):
             if self.spike is not None or self.resume_left:  # these lines may be abnormal and are not learned
                 changed |= self._off(state, step, loss, norm)
                 continue
-            loss_excess, norm_excess = self.loss.excess(loss), self.norm.excess(norm)
+            # how far the line is above its expected values; 0 if one is unknown
+            loss_excess = 0.0 if loss is None or self.loss.level is None else loss - self.loss.level
+            norm_excess = 0.0 if norm is None or self.norm.level is None else norm - self.norm.level
             high = loss_excess > self.loss.lower or norm_excess > self.norm.lower or self.high is not None
             if high and self.is_abnormal(loss_excess, norm_excess):  # an abnormal line is not learned
                 self.begin(step, state.learned.checkpoints.last_iteration, "spike", loss, norm)
@@ -357,9 +353,9 @@ class LossSpike(Rule):
                 continue
             self.last_excess = loss_excess
             if loss is not None:
-                self.loss.add(loss, step.iteration)
+                self.loss.add(loss, step.iteration, loss_excess)
             if norm is not None:
-                self.norm.add(norm, step.iteration)
+                self.norm.add(norm, step.iteration, norm_excess)
             self.samples = step.samples
             self.lines += 1
             if not self.lines % BARS_EVERY:

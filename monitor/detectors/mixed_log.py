@@ -4,28 +4,14 @@ Their steps cannot be separated in general. The training that is ahead is follow
 no setting: an attempt that continues after it seemed replaced shows that two write (monitor/run/attempts.py).
 """
 
-from collections.abc import Sequence
-
 from megatron_monitor.detectors.base import CLEAR, Finding, Rule, RuleSettings
 from megatron_monitor.run.state import RunState
-from megatron_monitor.run.steps.step import Step
 
 
 class MixedLog(Rule):
-    """The finding so far."""
+    """Has no memory: the run's state has the finding."""
 
     name = "mixed_log"
-
-    mixed: bool = False
-    second_job: str = ""
-
-    def on_steps(self, state: RunState, _steps: Sequence[Step], _settings: RuleSettings) -> bool:
-        """Return True if it begins, or if Slurm's answer about a second job has changed."""
-        found = state.mixed, state.second_job
-        if found == (self.mixed, self.second_job):
-            return False
-        self.mixed, self.second_job = found
-        return True
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire until the attempt is replaced or the second job has ended."""

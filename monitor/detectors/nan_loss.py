@@ -92,7 +92,8 @@ class NanLoss(AttemptRule):
 
     def _line(self, step: Step, checkpoint: int | None) -> bool:
         """Process a line of the loop. Return True if anything changed."""
-        loss, norm, other = step.loss, step.grad_norm, self._other(step)
+        loss, norm, self.which = step.loss, step.grad_norm, ""
+        other = self._other(step.losses) if step.losses else ""
         if loss is None or not math.isfinite(loss):
             return self._enter(step, other or self._absent(step) if loss is None else _form(loss))
         self.printed += 1
@@ -101,27 +102,26 @@ class NanLoss(AttemptRule):
         if step.nans or not (norm is None or math.isfinite(norm)):
             return self._enter(step, "counted" if step.nans else self._norm(step))
         self.norm_lines = 0
-        return self._enter(step, other)
+        return bool(other or self.form) and self._enter(step, other)
 
-    def _other(self, step: Step) -> str:
+    def _other(self, losses: dict[str, float]) -> str:
         """Return the text of a further loss that is no longer finite."""
-        self.which = ""
-        for name, value in (step.losses or {}).items():
+        for name, value in losses.items():
             if math.isfinite(value):
                 if name not in self.finite:
                     self.finite.append(name)
             elif name in self.finite and not self.which:
                 self.which = name
-        return _form(step.losses[self.which]) if step.losses and self.which else ""
+        return _form(losses[self.which]) if self.which else ""
 
     def _trainers(self, step: Step, loss: float) -> bool:
         """Return the text of a missing loss: HF's Trainer prints 0 for NaN, which the grad norm reveals."""
-        form, norm = _form(loss), step.grad_norm
+        form, norm, self.which = _form(loss), step.grad_norm, ""
         if norm is None or math.isfinite(norm):
             self.norm_lines = self.norm_lines if form else 0
         elif not form:
             form = "grad_norm" if loss == 0.0 else self._norm(step)
-        other = self._other(step)
+        other = self._other(step.losses) if step.losses else ""
         if not form:
             self.last_loss = loss
         return self._enter(step, form or other)

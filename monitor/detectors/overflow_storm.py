@@ -92,7 +92,7 @@ class OverflowStorm(AttemptRule):
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """Process each step: its skipped steps and its scale."""
         attempt = state.attempt
-        lines, first, changed = attempt.whole_lines, attempt.first_iteration, False
+        lines, first, changed = attempt.step_source == "iteration", attempt.first_iteration, False
         minimum = program_of(attempt.format).minimum_loss_scale or _MINIMUM
         for step in steps:
             if step.new_skipped:

@@ -86,18 +86,13 @@ class ResumeDiscontinuity(Rule):
                 continue
             if self.awaited and rate is not None and iteration:
                 changed |= self._compare_rate(step)
-            is_line = step.counted if attempt.whole_lines else rate is not None and iteration
-            if is_line and not self.found:
-                self._add(PrintedStep(iteration, rate, step.batch_size, step.samples))
+            is_line = step.counted if attempt.step_source == "iteration" else rate is not None and iteration
+            # an iteration that was seen before is computed again and adds nothing
+            if is_line and not self.found and not (self.lines and iteration <= self.lines[-1].iteration):
+                self.lines.append(PrintedStep(iteration, rate, step.batch_size, step.samples))
+                if len(self.lines) > _MAX_LINES:
+                    self.lines[: _MAX_LINES // 2] = self.lines[: _MAX_LINES // 2 : 2]
         return changed
-
-    def _add(self, line: PrintedStep) -> None:
-        """Add a line. An iteration that was seen before is computed again and adds nothing."""
-        if self.lines and line.iteration <= self.lines[-1].iteration:
-            return
-        self.lines.append(line)
-        if len(self.lines) > _MAX_LINES:
-            self.lines[: _MAX_LINES // 2] = self.lines[: _MAX_LINES // 2 : 2]
 
     def _resumed(self, state: RunState, step: Step) -> bool:
         """Compare the first step of an attempt. Return True if the finding has changed."""

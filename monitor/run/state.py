@@ -90,6 +90,8 @@ class Attempt:
     first_iteration_seconds: float | None = None
     begun: tuple[int, float] | None = None
     """(iterations, seconds) since the begin of the bar that reported its first iteration, until a pace is measured."""
+    last_report: tuple[int, float | None] | None = None
+    """(iteration, loss) of the last report of a loss, unless one line has all values of a step."""
     others: int = 0
     """Number of the other training's steps since the last counted one."""
     last_delta: int | None = None

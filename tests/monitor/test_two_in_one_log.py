@@ -71,11 +71,10 @@ def test_two_running_jobs_of_one_run_are_named() -> None:
     lines, playing = list(training(1)), Playing()
     third = len(lines) // 3
     playing.feed(lines[:third])
-    state = playing.run.state
-    state.job, state.second_job = SlurmJob(id="12", state="RUNNING"), "13"
-    playing.feed(lines[third : 2 * third])
-    playing.run.state.second_job = ""
-    playing.feed(lines[2 * third :])
+    for part, second in ((1, "13"), (2, "")):
+        playing.run.state.job, playing.run.state.second_job = SlurmJob(id="12", state="RUNNING"), second
+        playing.reported += playing.judge.judge(playing.run, playing.at)  # the core does so after an answer
+        playing.feed(lines[part * third : (part + 1) * third])
     played = playing.end(0.0)
     assert [one.status for one in played.of("mixed_log")] == ["firing", "resolved"]
     assert played.firing("mixed_log").summary.startswith("jobs 12 and 13 both run and write into one log")

@@ -130,55 +130,6 @@ def other_attempts(memory: SlowdownMemory) -> Profile | None:
                  and segment.profile is not None), None)  # fmt: skip
 
 
-def _take_steps(state: RunState, memory: SlowdownMemory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
-    """Process the steps' pure times. Return True if the finding may have changed."""
-    attempt = state.attempt
-    if memory.attempt != attempt.number:
-        if not any(step.counted for step in steps):
-            return False
-        memory.attempt, memory.steps, memory.tracks, memory.key = attempt.number, 0, {}, ""
-        memory.timed_at, memory.whole = 0, False
-        memory.sizes, memory.reference = None, None
-        memory.window.restart()
-        if memory.shift is not None:
-            memory.shift.unsure = True
-    changed = False
-    if memory.saves_seen != state.learned.checkpoints.saves:  # a save ends a batch: these steps follow it
-        memory.saves_seen, before = state.learned.checkpoints.saves, memory.slow_saves
-        seconds = None if memory.reference is None else math.exp(memory.reference)
-        if attempt.engine.gap.usual:  # DeepSpeed's own figures exclude the time between its steps
-            seconds = median(attempt.engine.gap.usual)
-        memory.slow_saves = saves.updated(
-            before, state.learned.checkpoints.durations, seconds, steps[0].at, settings.threshold
-        )
-        changed = memory.slow_saves is not before
-    usual = attempt.topology.global_batch_size, attempt.topology.sequence_length
-    for step in steps:
-        seconds, timed = _seconds(memory, step), step.timer_line
-        if step.outside is not None:
-            seconds, memory.whole = step.outside[1], True
-            timed = timed or TimerLine(step.iteration, seconds, {"engine": (seconds - step.outside[0],) * 2})
-        elif memory.whole:
-            seconds = None  # more than steps lies between two lines
-        if seconds is not None and memory.steps > _WARM_UP:
-            size = step.batch_size or usual[0], step.sequence_length or usual[1]
-            if size != memory.sizes:
-                memory.sizes = size
-                changed |= _change_key(memory, f"{size[0]}/{size[1]}")
-                timed = None  # from a line of the previous size
-            memory.stretch = max(1, memory.steps - memory.timed_at)
-            changed |= _take(state, memory, step, math.log(seconds), timed, settings)
-            memory.timed_at = memory.steps
-        elif timed is not None:
-            memory.window.add(timed)
-            changed |= _explain(state, memory, timed)
-        if memory.shift is not None or memory.window.onset is not None:
-            changed |= _explain(state, memory, None)
-        if timed is not None:
-            memory.window.trim()
-    return changed
-
-
 def _seconds(memory: SlowdownMemory, step: Step) -> float | None:
     """Return the time of a step once: DeepSpeed's engine prints it in the line after the one that counts the step."""
     seconds = step.seconds
@@ -260,8 +211,52 @@ class Slowdown(SlowdownMemory):
     """Compares the times of steps with the run's level."""
 
     def on_steps(self, state: RunState, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
-        """Process the steps' pure times."""
-        return _take_steps(state, self, steps, settings)
+        """Process the steps' pure times. Return True if the finding may have changed."""
+        attempt = state.attempt
+        if self.attempt != attempt.number:
+            if not any(step.counted for step in steps):
+                return False
+            self.attempt, self.steps, self.tracks, self.key = attempt.number, 0, {}, ""
+            self.timed_at, self.whole = 0, False
+            self.sizes, self.reference = None, None
+            self.window.restart()
+            if self.shift is not None:
+                self.shift.unsure = True
+        changed = False
+        if self.saves_seen != state.learned.checkpoints.saves:  # a save ends a batch: these steps follow it
+            self.saves_seen, before = state.learned.checkpoints.saves, self.slow_saves
+            seconds = None if self.reference is None else math.exp(self.reference)
+            if attempt.engine.gap.usual:  # DeepSpeed's own figures exclude the time between its steps
+                seconds = median(attempt.engine.gap.usual)
+            self.slow_saves = saves.updated(
+                before, state.learned.checkpoints.durations, seconds, steps[0].at, settings.threshold
+            )
+            changed = self.slow_saves is not before
+        usual = attempt.topology.global_batch_size, attempt.topology.sequence_length
+        for step in steps:
+            seconds, timed = _seconds(self, step), step.timer_line
+            if step.outside is not None:
+                seconds, self.whole = step.outside[1], True
+                timed = timed or TimerLine(step.iteration, seconds, {"engine": (seconds - step.outside[0],) * 2})
+            elif self.whole:
+                seconds = None  # more than steps lies between two lines
+            if seconds is not None and self.steps > _WARM_UP:
+                size = step.batch_size or usual[0], step.sequence_length or usual[1]
+                if size != self.sizes:
+                    self.sizes = size
+                    changed |= _change_key(self, f"{size[0]}/{size[1]}")
+                    timed = None  # from a line of the previous size
+                self.stretch = max(1, self.steps - self.timed_at)
+                changed |= _take(state, self, step, math.log(seconds), timed, settings)
+                self.timed_at = self.steps
+            elif timed is not None:
+                self.window.add(timed)
+                changed |= _explain(state, self, timed)
+            if self.shift is not None or self.window.onset is not None:
+                changed |= _explain(state, self, None)
+            if timed is not None:
+                self.window.trim()
+        return changed
 
     def evaluate(self, state: RunState, _now: float, settings: SlowdownSettings) -> Finding:
         """Fire while a slower level lasts."""

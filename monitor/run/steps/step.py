@@ -31,6 +31,8 @@ class Step(Struct, gc=False, kw_only=True):
     """True for the step source's report with the loss, if one is printed. `loss` of a report that is neither this nor
     counted was printed by DeepSpeed's engine beside the training loop's own line.
     """
+    is_line: bool = False
+    """True for the report with the values of the step, once: each node of HF Trainer or an engine may print one."""
     loss: float | None = None
     losses: dict[str, float] | None = None
     """Further losses of the loop's line, by their printed names."""
@@ -56,78 +58,30 @@ class Step(Struct, gc=False, kw_only=True):
     """For a step of DeepSpeed's engine: seconds outside its clock, and seconds of the whole step."""
 
 
-def _step_from_event(state: RunState, event: Event, iterations: int, skipped: int, source: str | None) -> Step | None:
-    """Return the step that an event of STEP_EVENTS reports, read from the state after its fold. None: it reports no
-    step. `iterations`, `skipped` and `source` are the run's totals and its step source before the fold.
-    """
-    attempt, step_source = state.attempt, state.attempt.step_source
-    counted = state.iterations_total != iterations
-    match event:
-        case TrainerProgressed():
-            return _step(state, counted, skipped) if counted else None
-        case IterationLogged():
-            if not counted and source == step_source:
-                return None  # a copy, or a source that lags behind
-            step = _step(state, counted, skipped)
-            _take_line(step, event)
-        case EngineStepLogged():
-            if step_source == "iteration" and event.loss is None:
-                return None
-            step = _step(state, counted, skipped)
-            if step_source == "engine":
-                step.reported, step.outside = event.loss is not None, attempt.engine.gap.outside
-            step.loss = event.loss
-        case TrainerLogged():
-            if step_source != "trainer":
-                return None
-            step = _step(state, counted, skipped)
-            _take_dict(step, event)
-        case _:
-            return None
-    step.learning_rate = event.learning_rate
-    return step
-
-
 def add_step(
     steps: list[Step], state: RunState, event: Event, iterations_before: int, skipped_before: int,
     source_before: str | None,
 ) -> None:  # fmt: skip
-    """Add the step that the folded event reports, unless it adds values to the last one. `..._before`: before it was
-    folded.
+    """Add the step that the folded event of STEP_EVENTS reports, unless it adds values to the last one. `..._before`:
+    the run's totals and its step source before the fold.
     """
-    if not (steps and _amend_step(steps[-1], state.attempt, event)):
-        step = _step_from_event(state, event, iterations_before, skipped_before, source_before)
-        if step is not None:
-            steps.append(step)
-
-
-def _amend_step(step: Step, attempt: Attempt, event: Event) -> bool:
-    """Return True if a dict adds values to the step that its bar has just counted. The step has them then."""
-    if type(event) is not TrainerLogged or attempt.step_source != "trainer" or step.reported:
-        return False
-    if step.iteration != attempt.latest.iteration:
-        return False
-    _take_dict(step, event)
-    step.learning_rate = event.learning_rate
-    return True
-
-
-def _take_line(step: Step, event: IterationLogged) -> None:
-    step.loss, step.losses, step.grad_norm = event.lm_loss, event.losses or None, event.grad_norm
-    # otherwise a line may have no loss
-    step.reported = event.lm_loss is not None or step.losses is not None or event.format in BY_NAME
-    step.skipped, step.nans = event.skipped_iterations, event.nan_iterations
-
-
-def _take_dict(step: Step, event: TrainerLogged) -> None:
-    step.reported, step.loss, step.grad_norm = event.loss is not None, event.loss, event.grad_norm
-    step.losses = None if event.reward is None else {"reward": event.reward}
-
-
-def _step(state: RunState, counted: bool, skipped_before: int) -> Step:
-    """Return the values that all reports have."""
-    attempt, latest = state.attempt, state.attempt.latest
-    return Step(
+    attempt, latest, source = state.attempt, state.attempt.latest, state.attempt.step_source
+    counted = state.iterations_total != iterations_before
+    if isinstance(event, IterationLogged):
+        if not counted and source == source_before:
+            return  # a copy, or a source that lags behind
+    elif isinstance(event, EngineStepLogged):
+        if source == "iteration" and event.loss is None:
+            return
+    elif isinstance(event, TrainerLogged):
+        if source != "trainer":
+            return
+        if steps and not steps[-1].reported and steps[-1].iteration == latest.iteration:
+            _take_values(steps[-1], attempt, event)  # its bar has just counted it
+            return
+    elif not counted:
+        return
+    step = Step(
         iteration=latest.iteration or 0,
         at=state.updated_at if attempt.step_timer.at is None else attempt.step_timer.at,
         counted=counted,
@@ -142,3 +96,27 @@ def _step(state: RunState, counted: bool, skipped_before: int) -> Step:
         new_skipped=state.skipped_iterations_total - skipped_before,
         timer_line=attempt.timers.last if counted else None,
     )
+    _take_values(step, attempt, event)
+    steps.append(step)
+
+
+def _take_values(step: Step, attempt: Attempt, event: Event) -> None:
+    """Add what the event itself says about the step."""
+    match event:
+        case IterationLogged():
+            step.loss, step.losses, step.grad_norm = event.lm_loss, event.losses or None, event.grad_norm
+            # otherwise a line may have no loss
+            step.reported = event.lm_loss is not None or step.losses is not None or event.format in BY_NAME
+            step.skipped, step.nans, step.is_line = event.skipped_iterations, event.nan_iterations, step.counted
+        case EngineStepLogged():
+            step.loss = event.loss
+            if attempt.step_source == "engine":
+                step.reported, step.outside = event.loss is not None, attempt.engine.gap.outside
+        case TrainerLogged():
+            step.reported, step.loss, step.grad_norm = event.loss is not None, event.loss, event.grad_norm
+            step.losses = None if event.reward is None else {"reward": event.reward}
+        case _:
+            return
+    step.learning_rate = event.learning_rate
+    if step.reported and attempt.step_source != "iteration" and (step.iteration, step.loss) != attempt.last_report:
+        attempt.last_report, step.is_line = (step.iteration, step.loss), True

@@ -2,7 +2,10 @@
 
 import pytest
 
-from megatron_monitor.detectors.resume_discontinuity import PrintedStep, ResumeDiscontinuity
+from megatron_monitor.detectors.base import RuleSettings
+from megatron_monitor.detectors.resume_discontinuity import ResumeDiscontinuity
+from megatron_monitor.run.state import Attempt, RunState
+from megatron_monitor.run.steps.step import Step
 from tests.monitor.playing import given, play
 
 
@@ -22,7 +25,7 @@ def test_what_does_not_go_on_is_named(name: str, words: str) -> None:
 
 def test_the_past_is_thin_and_true() -> None:
     """A hundred thousand lines fit in a thousand."""
-    rule = ResumeDiscontinuity()
-    for iteration in range(1, 100_001):
-        rule._add(PrintedStep(iteration, 1e-4 * iteration, 512, 512 * iteration))
+    rule, state = ResumeDiscontinuity(), RunState("run", attempt=Attempt(step_source="iteration"))
+    steps = (Step(iteration=n, at=0.0, counted=True, learning_rate=1e-4 * n) for n in range(1, 100_001))
+    rule.on_steps(state, list(steps), RuleSettings())
     assert len(rule.lines) <= 1024
