@@ -10,6 +10,7 @@ rules to ask, or how to read it by slices (engine/spans.py). Slices give the sam
 
 import contextlib
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Scanner
 from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed, TrainerProgressed
+from megatron_monitor.parsers.inferred import InferredSteps
 from megatron_monitor.parsers.redaction import in_key, masked
 from megatron_monitor.parsers.registry import GATHERERS, RULES
 from megatron_monitor.parsers.wrappers import PARTIAL, Unwrapper
@@ -55,6 +57,7 @@ class Bookmark(Struct, omit_defaults=True, gc=False):
     open: Sequence[tuple[str, dict[str, Any]]] = ()
     """Unfinished facts of several lines: the gatherer's name and its fields."""
     unwrapper: Unwrapper | None = None
+    inferred: InferredSteps | None = None
     ordered: dict[str, Any] | None = None
     """State of the component that orders the lines before they are read."""
 
@@ -79,6 +82,7 @@ class SourceReader:
         self._redrawn = b"\n"  # not a line
         self._unwrapper = Unwrapper()
         self._key_lines = 0  # lines that the current private key may still have
+        self._inferred = InferredSteps()
 
     @property
     def lines(self) -> int:
@@ -95,7 +99,7 @@ class SourceReader:
         self.fed_bytes += len(chunk)
         out: list[LogEvent] = []
         self._read(self._splitter.feed(chunk), out)
-        return out
+        return out if self._inferred.off else self._inferred.read(out)
 
     def skip(self, count: int) -> None:
         """Pass over a hole of `count` bytes in the stream."""
@@ -111,7 +115,7 @@ class SourceReader:
         for name, gatherer in self._open:
             out.extend(LogEvent(self._splitter.line, name, event, gatherer.shown) for event in gatherer.close())
         self._open = []
-        return out
+        return self._inferred.read(out)
 
     @property
     def holds_back(self) -> bool:
@@ -153,6 +157,7 @@ class SourceReader:
             key_lines=self._key_lines,
             open=tuple([(name, msgspec.to_builtins(gatherer)) for name, gatherer in self._open]),
             unwrapper=self._unwrapper.save(),
+            inferred=deepcopy(self._inferred),
         )
 
     def restore(self, saved: Bookmark) -> None:
@@ -162,6 +167,7 @@ class SourceReader:
         self._splitter.after_return = saved.after_return
         self.matched_lines, self._last_matched = saved.matched_lines, saved.last_matched
         self._unwrapper, self._key_lines = saved.unwrapper or Unwrapper(), saved.key_lines
+        self._inferred = deepcopy(saved.inferred) or InferredSteps()
         self._open = []
         for name, known in saved.open:
             if name in GATHERERS:

@@ -151,4 +151,4 @@ def _number(following: str) -> str:
     powers = "" if following in "KMBT" and following else "[KMBT]?"
     more = rf"(?:[{points}]\d{{1,24}}){{0,8}}"
     end = r"\.?" if following != "." else ""
-    return rf"[-+]?(?:\d{{1,24}}{more}{end}|\.\d{{1,24}})(?:[eE][-+]?\d{{1,3}})?{powers}|[-+]?(?:nan|inf)"
+    return rf"[-+]?(?:\d{{1,24}}{more}{end}|\.\d{{1,24}})(?:[eE][-+]?\d{{1,3}})?{powers}|[-+]?(?i:nan|inf(?:inity)?)"

@@ -18,7 +18,8 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False, tag="iteration
 
     iteration: int
     epoch: int | None = None
-    """`iteration` counts within this epoch, whose length the line does not have."""
+    """`iteration` counts within this epoch."""
+    epoch_steps: int | None = None
     train_iterations: int | None = None
     consumed_samples: int | None = None
     consumed_tokens: int | None = None
@@ -94,10 +95,16 @@ class TrainerProgressed(Remark, frozen=True, kw_only=True, gc=False, tag="traine
 
 
 class StepInferred(Remark, frozen=True, kw_only=True, gc=False, tag="step_inferred"):
-    """A step in a line that no rule reads: the numbers of step and epoch, and the finite losses."""
+    """A step in a line that no rule reads: the numbers of step and epoch, and the losses."""
 
     counts: tuple[int, ...]
     losses: tuple[float, ...]
+    step: int | None = None
+    place: int | None = None
+    """Its place in `[place/total]`."""
+    total: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
 
 
 class TrainerSummary(Event, frozen=True, kw_only=True, gc=False, tag="trainer_summary"):

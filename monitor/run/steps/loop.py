@@ -59,11 +59,14 @@ def _in_iterations(attempt: Attempt, event: IterationLogged) -> IterationLogged:
 
 
 def _over_epochs(epochs: dict[int, tuple[int, int]], event: IterationLogged, epoch: int) -> IterationLogged:
-    """Count through the epochs. An epoch is as long as its last number, unless the next epoch continues from it."""
+    """Count through the epochs. An epoch is as long as the line or its last number states, unless the next epoch
+    continues from it.
+    """
     if epoch not in epochs:
-        before, last = epochs[max(known)] if (known := [one for one in epochs if one < epoch]) else (0, 0)
-        if event.iteration <= last:
-            before += last + (event.iteration == 0)
+        known = [one for one in epochs if one < epoch]
+        before, last = epochs[max(known)] if known else (0, 0)
+        if known and event.iteration <= last:
+            before += event.epoch_steps or last + (event.iteration == 0)
         epochs[epoch] = before, 0
         if len(epochs) > _EPOCHS:
             del epochs[next(iter(epochs))]
