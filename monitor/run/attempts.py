@@ -249,7 +249,10 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
         return "step of another format"  # a redrawn progress bar
     highest = state.learned.highest_iteration
     known = highest is not None and iteration <= highest
-    if known and state.copies.is_copy(event, source, attempt.number):
+    cursor = state.copies.positions.get(source)
+    # a stream repeats its own steps after an end: the next attempt computes the same with the same seed
+    again = _is_over(attempt) and cursor is not None and iteration < (cursor.last_iteration or 0)
+    if known and not again and state.copies.is_copy(event, source, attempt.number):
         return "copy of a step"
     if not known and last is not None and iteration == last + (attempt.log_interval or 1):
         return "new step"
