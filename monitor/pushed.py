@@ -107,10 +107,8 @@ class AgentReport(Struct):
     """By the receiver's clock. Unix seconds."""
     agents: dict[str, Agent] = field(default_factory=dict)
     others_behind: float = 0.0
-    begin: float = 0.0
-    """The receiver's wall clock minus its monotonic clock when `others_behind` was 0. Seconds."""
-    boot: str = ""
-    """The boot of that monotonic clock."""
+    origin: tuple[str, float] = ("", 0.0)
+    """Of the receiver's SteadyClock, whose offset is `others_behind`."""
 
     def states(self, now: float, age: float = 0.0) -> AgentStates:
         """Return the states at `now` (Unix seconds) from a report of `age` seconds ago."""

@@ -104,7 +104,7 @@ class Advisor(Extension):
         last = next((one for one in reversed(executions) if one.acts and not one.dry_run), None)
         failed, before = None, state.unrestarted
         if last is not None and last.trouble:
-            progress = (state.progress_at or 0.0) + state.wall_offset
+            progress = (state.progress_at or 0.0) + state.wall_offset - self._record.wall_offset
             if state.attempt.number <= last.attempt and progress <= (last.ended_at or last.planned_at):
                 failed = FailedRestart(last.trouble, now, last.remediation, last.job, commands(last))
         if (failed and failed.why) != (before and before.why):

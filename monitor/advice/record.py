@@ -32,7 +32,7 @@ class Step(Struct):
 
 
 class Execution(Struct):
-    """One remediation applied to one incident of one job. Times are Unix seconds."""
+    """One remediation applied to one incident of one job. Times are instants of the record."""
 
     number: int
     run: str
@@ -49,6 +49,7 @@ class Execution(Struct):
     """Slurm's plain number of the job."""
     job_uid: int | None = None
     job_started_at: float | None = None
+    """By Slurm's clock, Unix seconds."""
     job_restarts: int = 0
     over: bool = False
     """True: the job had ended when the execution was planned."""
@@ -108,7 +109,7 @@ class Execution(Struct):
 
 
 class Record(Struct):
-    """Everything since `began_at`."""
+    """Everything since `began_at`. Instants are seconds of a steady clock, which continues over restarts."""
 
     began_at: float
     executions: list[Execution] = field(default_factory=list)
@@ -118,6 +119,10 @@ class Record(Struct):
     """Run -> one line per matching remediation: what it will do, or why it does nothing."""
     counts: dict[str, int] = field(default_factory=dict)
     """`REMEDIATION ACTION OUTCOME` -> steps."""
+    wall_offset: float = 0.0
+    """Seconds to add to an instant to get Unix time."""
+    origin: tuple[str, float] = ("", 0.0)
+    """Of the SteadyClock."""
 
 
 def file_in(state_directory: Path) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from megatron_monitor.pushed import CLOCK_TOLERANCE, LATE, Agent, AgentReport
-from megatron_monitor.system.clock import Clock, boot_id
+from megatron_monitor.system.clock import Clock, SteadyClock
 
 _HEARTBEAT_INTERVAL = 5.0  # seconds: a twelfth of the shortest progress timeout (60 s)
 _FORGET_AGENT = 7 * 86400.0  # seconds without a line
@@ -33,8 +33,7 @@ class Agents:
         """
         self._path = path
         self._clock = clock
-        self._begin = 0.0 if clock is None else clock.wall() - clock.monotonic()
-        self._boot = "" if clock is None else boot_id()
+        self._steady = None if clock is None else SteadyClock(clock)
         self._lock = threading.Lock()
         self._agents: dict[str, Agent] = {}  # those that send heartbeats; times as if our clock was never set
         self._delays: dict[str, deque[float]] = {}
@@ -49,12 +48,13 @@ class Agents:
         """
         if self._path is not None:
             with contextlib.suppress(OSError, ValueError):
-                report, set_by = msgspec.json.decode(self._path.read_bytes(), type=AgentReport), 0.0
-                comparable = bool(self._boot) and report.boot == self._boot
-                if comparable:
-                    self._begin, set_by = report.begin, report.others_behind
+                report = msgspec.json.decode(self._path.read_bytes(), type=AgentReport)
+                if self._clock is not None:
+                    self._steady = SteadyClock(self._clock, origin=report.origin)
+                comparable = self._steady is not None and self._steady.origin == report.origin
+                set_by = report.others_behind if comparable else 0.0
                 written_at = report.written_at - set_by
-                now = written_at if self._clock is None else self._clock.wall() - self._set_by()
+                now = written_at if self._steady is None else self._steady.now()
                 for agent in report.agents.values():
                     seen = agent.seen - set_by
                     agent.seen = min(seen + now - written_at, max(seen, now - LATE))
@@ -106,7 +106,8 @@ class Agents:
 
     def offset(self, name: str) -> float:
         """Return the seconds to add to a time of its clock to get a time of the receiver's clock."""
-        agent, set_by = self._agents.get(name), self._set_by()
+        with self._lock:
+            agent, set_by = self._agents.get(name), self._set_by()
         if agent is None:
             return set_by
         difference = 0.0 if agent.behind is None else agent.behind + set_by
@@ -124,7 +125,7 @@ class Agents:
             for name, agent in self._agents.items():
                 behind = None if agent.behind is None else agent.behind + set_by
                 agents[name] = Agent(agent.seen + set_by, agent.refused + set_by, behind, agent.shift)
-            return AgentReport(now, agents, set_by, self._begin, self._boot)
+            return AgentReport(now, agents, set_by, ("", 0.0) if self._steady is None else self._steady.origin)
 
     def save(self, now: float) -> None:
         """Write the report. Not synced: after a power cut all agents send heartbeats within seconds."""
@@ -133,8 +134,10 @@ class Agents:
 
     def _set_by(self) -> float:
         """Return the seconds by which the receiver's clock was set."""
-        seconds = 0.0 if self._clock is None else self._clock.wall() - self._clock.monotonic() - self._begin
-        return seconds if abs(seconds) > CLOCK_TOLERANCE else 0.0
+        if self._steady is None:
+            return 0.0
+        self._steady.look()
+        return self._steady.offset
 
 
 def tenant_of(agent: str) -> str:

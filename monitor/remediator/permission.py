@@ -53,8 +53,12 @@ def proofs(job: SlurmJob, streams: Collection[Stream], job_from: str | None) -> 
     )
 
 
-def of_job(advice: Advice, incident: OpenIncident, job: SlurmJob, proof: Collection[str], own_job: str) -> str:
-    """Return why Slurm's facts forbid an action; empty: they do not. `own_job`: the remediator's own job."""
+def of_job(
+    advice: Advice, incident: OpenIncident, job: SlurmJob, proof: Collection[str], own_job: str, now: float
+) -> str:
+    """Return why Slurm's facts forbid an action; empty: they do not. `own_job`: the remediator's own job. `now`: Unix
+    seconds.
+    """
     number, output = job.array_id or job.id, job.output or "unknown"
     owners = {None if one.pushed else one.owner for one in advice.streams}
     shown = ", ".join(sorted("unknown" if one is None else f"uid {one}" for one in owners)) or "unknown"
@@ -69,9 +73,17 @@ def of_job(advice: Advice, incident: OpenIncident, job: SlurmJob, proof: Collect
          f"the log's owner ({shown}) is not known to be that of job {number} (uid {job.uid})"),
         (job.state != "RUNNING" and job.state not in OVER, f"job {number} is {job.state}"),
         (job.started_at is None, f"Slurm does not show when job {number} began"),
-        (job.started_at is not None and job.started_at > incident.since,
-         f"job {number} was restarted after the incident began"),
+        (_began_after(incident, job, now), f"job {number} was restarted after the incident began"),
         (job.state in ("CANCELLED", "REVOKED"), f"job {number} was cancelled{by}"),
         (job.state == "COMPLETED" and incident.incident != "crash", f"Slurm reports job {number} as COMPLETED"),
     )  # fmt: skip
     return next((why for wrong, why in refused if wrong), "")
+
+
+def _began_after(incident: OpenIncident, job: SlurmJob, now: float) -> bool:
+    """Return True if the job was started after the incident began. Slurm's clock may differ from the observer's, so the
+    start of a running job is told by how long it has run.
+    """
+    if job.state == "RUNNING" and job.ran is not None:
+        return job.ran < now - incident.since
+    return job.started_at is not None and job.started_at > incident.since

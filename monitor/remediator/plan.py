@@ -33,8 +33,8 @@ def done_before(remediation: Remediation, advice: Advice, incident: OpenIncident
 
 
 def forbidden(remediation: Remediation, advice: Advice, incident: OpenIncident, record: Record, now: float) -> str:
-    """Return why the record forbids the remediation; empty: it does not. `now`: Unix seconds."""
-    if incident.since < record.began_at:
+    """Return why the record forbids the remediation; empty: it does not. `now`: an instant of the record."""
+    if incident.since - record.wall_offset < record.began_at:
         return "the incident is older than the record of executions"
     if any(one.open for one in record.executions if one.run == advice.run):
         return "another remediation is under way"
@@ -52,7 +52,7 @@ def forbidden(remediation: Remediation, advice: Advice, incident: OpenIncident, 
 def plan(
     remediation: Remediation, advice: Advice, incident: OpenIncident, job: SlurmJob, record: Record, now: float
 ) -> Execution:
-    """Return the execution with its steps. Raises RefusedError."""
+    """Return the execution with its steps. `now`: an instant of the record. Raises RefusedError."""
     number, previous = job.array_id or job.id, _counting(remediation, advice, record)
     if remediation.opt_in and OPT_IN not in job.comment.replace(",", " ").split():
         raise RefusedError(f"job {number} has not opted in: sbatch --comment={OPT_IN}")

@@ -29,7 +29,7 @@ from megatron_monitor.remediator.permission import observed, of_job, proofs
 from megatron_monitor.remediator.plan import RefusedError, done_before, forbidden, plan
 from megatron_monitor.snapshot import MonitorCounts
 from megatron_monitor.store import StateInUseError, Store, replace_durably
-from megatron_monitor.system.clock import Clock
+from megatron_monitor.system.clock import Clock, SteadyClock
 
 EVERY: Final = 2.0
 """Seconds between two questions to the observer."""
@@ -103,6 +103,9 @@ class Remediator:
         self._saved = b""
         self._problem = ""
         self.record = files.read() or Record(began_at=clock.wall())
+        known = [self.record.began_at, *(one.ended_at or one.planned_at for one in self.record.executions)]
+        self._steady = SteadyClock(clock, self.record.wall_offset, max(known), self.record.origin)
+        self.record.origin = self._steady.origin
         self._settle_after_a_gap("the remediator was restarted before this")
 
     # --- one turn ---------------------------------------------------------------------------------------------------
@@ -113,6 +116,8 @@ class Remediator:
             self._seen.clear()
             self._settle_after_a_gap("the remediator was interrupted before this step")
         advice = self._advice()
+        self._steady.look()
+        self.record.wall_offset = self._steady.offset
         self._plan_all(advice)
         worked = [self._advance(one, advice) for one in self.record.executions if one.open]
         self._look_for_new_jobs()
@@ -185,7 +190,7 @@ class Remediator:
             elif step.status == "waiting":
                 step.status, step.outcome = "skipped", why
         for one in self.record.executions:
-            one.ended_at = self._clock.wall() if one.ended_at is None else one.ended_at
+            one.ended_at = self._steady.now() if one.ended_at is None else one.ended_at
 
     # --- planning ---------------------------------------------------------------------------------------------------
 
@@ -213,7 +218,7 @@ class Remediator:
             return []
         now = self._clock.monotonic()
         since = self._seen.setdefault(key, now)
-        why = forbidden(remediation, advice, incident, self.record, self._clock.wall()) or observed(advice, incident)
+        why = forbidden(remediation, advice, incident, self.record, self._steady.now()) or observed(advice, incident)
         if not why and now - since < remediation.after:
             what = "would do" if remediation.dry_run else "does"
             actions = ", ".join(kinds(remediation.actions))
@@ -237,9 +242,9 @@ class Remediator:
             raise RefusedError("the run's Slurm job is not known")
         job = self._slurm.job(number)
         proof = proofs(job, advice.streams, self._config.slurm.job_from)
-        if why := of_job(advice, incident, job, proof, self.own_job):
+        if why := of_job(advice, incident, job, proof, self.own_job, self._clock.wall()):
             raise RefusedError(why)
-        made = plan(remediation, advice, incident, job, self.record, self._clock.wall())
+        made = plan(remediation, advice, incident, job, self.record, self._steady.now())
         made.proof = proof
         self._slurm.check(made, job, self.record)
         for step in made.steps:
@@ -308,7 +313,7 @@ class Remediator:
         try:
             ok, outcome = outcome_of()
         except LaterError as why:
-            if self._clock.wall() - execution.planned_at < _RETRIED_FOR:
+            if self._steady.now() - execution.planned_at < _RETRIED_FOR:
                 step.status, step.outcome = "waiting", str(why)
                 self._not_before[execution.number] = self._clock.monotonic() + _RETRY
                 return False
@@ -327,7 +332,7 @@ class Remediator:
 
     def _close(self, execution: Execution) -> None:
         if not execution.open and execution.ended_at is None:
-            execution.ended_at = self._clock.wall()
+            execution.ended_at = self._steady.now()
             self._not_before.pop(execution.number, None)
             _log.warning("run=%s %s", execution.run, summary(execution))
 
@@ -336,7 +341,7 @@ class Remediator:
         now = self._clock.monotonic()
         newest = {one.run: one for one in self.record.executions if one.acts and not one.dry_run}
         for one in newest.values():
-            recent = one.ended_at is not None and self._clock.wall() - one.ended_at < _WATCHED_FOR
+            recent = one.ended_at is not None and self._steady.now() - one.ended_at < _WATCHED_FOR
             if one.new_job and not one.begun and recent and now >= self._not_before.get(one.number, 0.0):
                 self._not_before[one.number] = now + self._config.slurm.interval
                 self._slurm.look(one)

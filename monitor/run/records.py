@@ -157,6 +157,8 @@ class SlurmJob(Struct):
     started_at: float | None = None
     ended_at: float | None = None
     """For a running job: when its time limit ends."""
+    ran: float | None = None
+    """Seconds since it was started, without those in which it was suspended. None for a job of the accounting."""
     suspended_at: float | None = None
     """When it was last suspended, or resumed."""
     directory: str = ""

@@ -101,6 +101,7 @@ def _job_shown(fields: dict[str, str]) -> SlurmJob:
         submitted_at=_number(fields.get("SubmitTime")),
         started_at=_number(fields.get("StartTime")),
         ended_at=_number(fields.get("EndTime")),
+        ran=_limit(fields.get("RunTime")),
         suspended_at=_number(fields.get("SuspendTime")),
         directory=_text(fields.get("WorkDir")),
         command=_text(fields.get("Command")),

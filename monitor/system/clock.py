@@ -29,13 +29,6 @@ class Clock(Protocol):
         ...
 
 
-def boot_id() -> str:
-    """Return the id of the host's boot, from which on its monotonic clocks are comparable; empty if it is unknown."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    return ""
-
-
 class SystemClock:
     """The host's clocks."""
 
@@ -55,21 +48,26 @@ class SteadyClock:
 
     The offset is 0 until the wall clock is set (an NTP step, an administrator, a machine that slept). It is saved with
     the instants, so that instants of an earlier process stay comparable. The time between two processes is measured by
-    the wall clock.
+    the monotonic clock if both give its `origin` and the host has not booted between them, else by the wall clock.
     """
 
-    def __init__(self, clock: Clock, offset: float = 0.0, since: float = float("-inf")) -> None:
-        """`offset` and `since`: the offset and the last saved instant of the process before. If the wall clock is
-        behind both, it was set back meanwhile: the unknown time without a process counts as zero.
+    def __init__(
+        self, clock: Clock, offset: float = 0.0, since: float = float("-inf"), origin: tuple[str, float] = ("", 0.0)
+    ) -> None:
+        """`offset`, `since` and `origin`: the offset, the last saved instant and the origin of the process before. If
+        the wall clock is behind the first two, it was set back meanwhile: the unknown time without a process counts as
+        zero.
         """
         self._clock = clock
-        wall = clock.wall()
-        self.offset = min(offset, wall - since)
-        self._begin = wall - self.offset - clock.monotonic()
+        wall, boot = clock.wall(), _boot_id()
+        begin = wall - min(offset, wall - since) - clock.monotonic()
+        self.origin = boot, origin[1] if boot and boot == origin[0] else begin
+        """The boot of the monotonic clock, and the instant at which that clock was 0."""
+        self.offset = wall - self.now()
 
     def now(self) -> float:
         """Return the present instant."""
-        return self._begin + self._clock.monotonic()
+        return self.origin[1] + self._clock.monotonic()
 
     def look(self) -> float:
         """Return by how many seconds the wall clock was set since the last call, and update `offset`."""
@@ -79,3 +77,9 @@ class SteadyClock:
                 return 0.0
         self.offset += step
         return step
+
+
+def _boot_id() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    return ""

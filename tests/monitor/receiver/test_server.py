@@ -20,11 +20,11 @@ import pytest
 
 from megatron_monitor.config import load
 from megatron_monitor.pushed import PATTERN, REFUSED, AgentReport, run_at
-from megatron_monitor.receiver import agents as agents_module
 from megatron_monitor.receiver import server as module
 from megatron_monitor.receiver.labels import StreamFile
 from megatron_monitor.receiver.server import Credentials, Receiver
 from megatron_monitor.receiver.spool import QuotaError
+from megatron_monitor.system import clock as clock_module
 from tests.clock import ManualClock
 from tests.monitor.receiver.senders import otlp_push, push_request, snapped
 from tests.programs import slack, wait
@@ -384,7 +384,7 @@ def test_the_clock_is_set_back_while_the_receiver_is_away(
     one.receiver.write_report()
     one.receiver.stop(1.0)
     if rebooted:
-        monkeypatch.setattr(agents_module, "boot_id", lambda: "another")
+        monkeypatch.setattr(clock_module, "_boot_id", lambda: "another")
     one.clock.advance(20.0 - (one.clock.wall() - at / 1e9))
     one.clock.set_wall(one.clock.wall() - 3600.0)
     one = running(clock=one.clock)

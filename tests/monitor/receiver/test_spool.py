@@ -14,6 +14,7 @@ from megatron_monitor.receiver.agents import Agents
 from megatron_monitor.receiver.labels import StreamFile
 from megatron_monitor.receiver.spool import READ_OFFSETS, QuotaError, Spool
 from megatron_monitor.store import StateInUseError
+from megatron_monitor.system import clock as clock_module
 from tests.clock import ManualClock
 
 NS = 1_777_000_000_000_000_000
@@ -368,7 +369,7 @@ def test_the_absence_of_the_receiver_is_no_silence_of_an_agent(
     """A clock that was set, or a long absence: an agent that was heard is stale for at most one heartbeat, and
     one that stays away becomes stale.
     """
-    monkeypatch.setattr(agents_module, "boot_id", lambda: "a" if boot else "")  # "": the system does not tell
+    monkeypatch.setattr(clock_module, "_boot_id", lambda: "a" if boot else "")  # "": the system does not tell
     clock = ManualClock(wall=5000.0)
     agents = Agents(tmp_path / "agents", clock)
     for seconds in (5.0, 5.0, 2.0):
@@ -377,7 +378,7 @@ def test_the_absence_of_the_receiver_is_no_silence_of_an_agent(
     agents.save(clock.wall())
     clock.advance(away)
     clock.set_wall(clock.wall() + set_by)
-    monkeypatch.setattr(agents_module, "boot_id", lambda: boot)
+    monkeypatch.setattr(clock_module, "_boot_id", lambda: boot)
     again = Agents(tmp_path / "agents", clock)
     again.load()
     assert again.offset("node7") == (set_by if boot == "a" else 0.0)

@@ -23,6 +23,7 @@ from megatron_monitor.serve.views import asked_by, view_of
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.replies import ReplyError
 from tests.monitor.extended import advisor, slurm
+from tests.monitor.slurm.site import NOW as BEGAN
 from tests.monitor.slurm.site import PATH, Site, read_show, shown
 
 REQUEUE = "{name: p, incidents: [hang, crash], for: 30s, dry_run: false, actions: [{type: requeue}]}"
@@ -116,15 +117,17 @@ class Remediated(Site):
         if self.away:
             raise OSError("connection refused")
         request = Request(path=path.partition("?")[0], query=path.partition("?")[2])
-        reply = view_of(request, self.core.snapshot(self.now, asked_by(request)), self.now)
+        reply = view_of(request, self.core.snapshot(self.now, asked_by(request)), self.wall())
         assert isinstance(reply, Reply)
         return dict(json.loads(reply.body))
 
-    def wall(self) -> float:
-        """As the observer's."""
+    def monotonic(self) -> float:
+        """Seconds."""
         return self.now
 
-    monotonic = wall
+    def wall(self) -> float:
+        """As the observer's, which may be set (`core.wall_offset`)."""
+        return self.now + self.core.wall_offset
 
     def sleep(self, seconds: float) -> None:
         """Nobody waits."""
@@ -135,7 +138,10 @@ class Remediated(Site):
         """As scontrol shows it."""
         if self.later or self.job_fields is None:
             raise LaterError(self.later or "no answer")
-        return read_show(shown(**self.job_fields), number)  # type: ignore[arg-type]
+        fields = {"StartTime": BEGAN - 3600, **self.job_fields}
+        days, seconds = divmod(max(0, int(self.now) - int(fields["StartTime"])), 86400)  # type: ignore[call-overload]
+        ran = f"{days}-{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        return read_show(shown(**fields, RunTime=ran), number)  # type: ignore[arg-type]
 
     def check(self, execution: Execution, job: SlurmJob, record: Record) -> None:
         """What would refuse it."""

@@ -10,6 +10,7 @@ from megatron_monitor.remediator.permission import observed, of_job, proofs
 from megatron_monitor.run.records import SlurmJob
 
 SINCE = 1000.0
+NOW = 1600.0
 FILE = Stream("/l/12.out", pushed=False, owner=1000, written_at=900.0, steps=True)
 ADVICE = Advice("r", job="12", streams=[FILE], followed=True, attempt=1)
 PROOF = ["/l/12.out"]
@@ -30,10 +31,11 @@ def test_a_job_of_which_all_is_known_may_be_touched() -> None:
     """In the attempt in which the trouble began; one that failed by itself, too."""
     assert observed(ADVICE, incident()) == ""
     for one, kind in ((job(), "hang"), (job("BOOT_FAIL"), "hang"), (job(started_at=SINCE), "crash")):
-        assert of_job(ADVICE, incident(kind), one, PROOF, "") == ""
-    assert of_job(ADVICE, incident("crash"), job("COMPLETED"), PROOF, "") == ""  # a batch script that ends with an echo
+        assert of_job(ADVICE, incident(kind), one, PROOF, "", NOW) == ""
+    done = job("COMPLETED")  # a batch script that ends with an echo
+    assert of_job(ADVICE, incident("crash"), done, PROOF, "", NOW) == ""
     array = replace(ADVICE, job="8_3")
-    assert of_job(array, incident(), job(array_id="8_3"), PROOF, "") == ""
+    assert of_job(array, incident(), job(array_id="8_3"), PROOF, "", NOW) == ""
 
 
 @pytest.mark.parametrize(
@@ -60,17 +62,17 @@ def test_files_of_anybody_else_forbid_it(owners: tuple[int | None, ...], said: s
     """All files of the run are the job's user's; a pushed stream has no owner."""
     streams = [replace(FILE, owner=owner) for owner in owners]
     why = f"the log's owner ({said}) is not known to be that of job 12 (uid 1000)"
-    assert of_job(replace(ADVICE, streams=streams), incident(), job(), PROOF, "") == why
+    assert of_job(replace(ADVICE, streams=streams), incident(), job(), PROOF, "", NOW) == why
     pushed = replace(ADVICE, streams=[FILE, replace(FILE, pushed=True)])
-    assert "owner (uid 1000, unknown)" in of_job(pushed, incident(), job(), PROOF, "")
+    assert "owner (uid 1000, unknown)" in of_job(pushed, incident(), job(), PROOF, "", NOW)
 
 
 @pytest.mark.parametrize("uid", [65534, None])
 def test_a_job_without_a_known_user_is_left_alone(uid: int | None) -> None:
     """A file server calls all owners so that it does not know; root's own job is root's."""
     streams = [replace(FILE, owner=uid)]
-    assert "owner" in of_job(replace(ADVICE, streams=streams), incident(), job(uid=uid), PROOF, "")
-    assert of_job(replace(ADVICE, streams=[replace(FILE, owner=0)]), incident(), job(uid=0), PROOF, "") == ""
+    assert "owner" in of_job(replace(ADVICE, streams=streams), incident(), job(uid=uid), PROOF, "", NOW)
+    assert of_job(replace(ADVICE, streams=[replace(FILE, owner=0)]), incident(), job(uid=0), PROOF, "", NOW) == ""
 
 
 @pytest.mark.parametrize(
@@ -110,15 +112,15 @@ def test_a_job_in_which_something_else_may_go_on_is_left_alone(mate: Neighbour, 
 def test_another_job_or_an_end_that_somebody_wanted_is_left_alone(kind: str, fields: dict[str, Any], why: str) -> None:
     """It is the job in which the trouble began, and runs or failed by itself."""
     known: dict[str, Any] = {"id": "12", "state": "RUNNING", "uid": 1000, "started_at": 500.0, "output": "/l/12.out"}
-    assert of_job(ADVICE, incident(kind), SlurmJob(**{**known, **fields}), PROOF, "") == why
+    assert of_job(ADVICE, incident(kind), SlurmJob(**{**known, **fields}), PROOF, "", NOW) == why
 
 
 def test_the_remediators_own_job_and_one_without_proof_are_left_alone() -> None:
     """Nothing is proven unless it is said."""
-    assert of_job(ADVICE, incident(), job(), PROOF, "12") == "the remediator itself runs in job 12"
-    assert of_job(ADVICE, incident(), job(), PROOF, "13") == ""
+    assert of_job(ADVICE, incident(), job(), PROOF, "12", NOW) == "the remediator itself runs in job 12"
+    assert of_job(ADVICE, incident(), job(), PROOF, "13", NOW) == ""
     why = "job 12 is not proven: its output is unknown, and slurm.job_from finds no id in the log's path"
-    assert of_job(ADVICE, incident(), job(output=""), [], "") == why
+    assert of_job(ADVICE, incident(), job(output=""), [], "", NOW) == why
 
 
 @pytest.mark.parametrize(
@@ -142,3 +144,22 @@ def test_the_remediators_own_job_and_one_without_proof_are_left_alone() -> None:
 def test_what_proves_a_job(streams: list[Stream], pattern: str | None, proven: list[str]) -> None:
     """Its output by Slurm's word, or the operator's pattern, of a file with steps that was written last."""
     assert proofs(job(errors="/l/12.err"), streams, pattern) == proven
+
+
+def test_what_proves_a_task_of_an_array() -> None:
+    """Its own number or that of the task; a path without any is not its path."""
+    task = job(array_id="8_3", output="")
+    for name, proven in (("12", True), ("8_3", True), ("8_4", False), ("8", False), ("train", False)):
+        file = replace(FILE, path=f"/x/{name}.log")
+        assert proofs(task, [file], r"/(?P<job>[\d_]+)[.]log") == ([file.path] if proven else [])
+
+
+@pytest.mark.parametrize(("ran", "free"), [(600.0, True), (599.0, False), (None, False)])
+def test_the_clock_of_slurm_may_differ_from_ours(ran: float | None, free: bool) -> None:
+    """By an hour: how long a running job has run shows whether it was started after the incident began."""
+    restarted = "job 12 was restarted after the incident began"
+    assert of_job(ADVICE, incident(), job(started_at=SINCE + 3600.0, ran=ran), PROOF, "", NOW) == (
+        "" if free else restarted
+    )
+    over = job("FAILED", started_at=SINCE + 3600.0, ran=ran)
+    assert of_job(ADVICE, incident("crash"), over, PROOF, "", NOW) == restarted

@@ -151,6 +151,32 @@ def test_a_remediator_that_was_away_counts_anew() -> None:
         assert len(site.done) == 1
 
 
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("days", [-10, 10])
+def test_a_clock_that_is_set_changes_no_decision(days: int, killed: bool) -> None:
+    """By days, before the hang: it is requeued like any other, also by a process that was started after that; and the
+    remediations of a day are counted by the time that has passed.
+    """
+    site = Remediated(REQUEUE.replace("for", "per_day: 1, for"))
+    site.wait(20)
+    site.core.wall_offset = 86400.0 * days
+    if killed:
+        site.restart()
+    site.wait(90)
+    assert site.done == ["scontrol requeue 1234"]
+    site.core.wall_offset += 86400.0 * days
+    site.wait(5)
+    site.job_fields = {"Restarts": 1, "SubmitTime": int(site.now), "StartTime": int(site.now)}
+    for number in range(5, 9):
+        site.say(line(number, seconds=10.0))
+        site.wait(10)
+    if killed and days < 0:
+        site.restart()
+    site.wait(330)
+    assert site.actions.startswith("p: does nothing: remediations have acted 1 times in 24 hours")
+    assert len(site.done) == 1
+
+
 def test_no_step_is_done_that_the_disk_did_not_take() -> None:
     """The record cannot be written: what is begun waits until it can."""
     site = Remediated()
