@@ -79,9 +79,14 @@ class Attribution:
         if member.key:
             self.jobs.add(source)
             self._follow_key(source)
-        if member.steps or member.arguments is not None:
-            run_streams.add(source)
+        self._compare(source)
         self.jobs.changed(source.log)
+
+    def _compare(self, source: Source) -> None:
+        """Compare other streams of its log with this one, if its run is decided and it reports steps or arguments."""
+        member = source.member
+        if (member.steps or member.arguments is not None) and not self.waits(source):
+            run_streams.add(source)
 
     def dropped(self, source: Source) -> None:
         """Remove a stream that is no longer followed."""
@@ -136,8 +141,6 @@ class Attribution:
             self._take_key(source, identity.printed_key(printed))
         elif isinstance(event, ArgumentsDumped) and member.arguments is None:
             member.arguments = stamp_of(event)
-            if not self.waits(source):
-                run_streams.add(source)
 
     def _take_key(self, source: Source, key: identity.JobKey) -> None:
         member = source.member
@@ -179,8 +182,6 @@ class Attribution:
                 break
         if source.caught_up:
             source.stepped_at = at
-        if not self.waits(source):
-            run_streams.add(source)
 
     # --- decisions --------------------------------------------------------------------------------------------------
     def _may_report_more(self, source: Source, other: Source) -> bool:
@@ -337,8 +338,7 @@ class Attribution:
         member.settled = member.steps > 0
         if len(source.setup_events) < _MAX_WAITING:
             source.setup_events += [one for one in waited if one[0].event.kind in BOUNDS]
-        if member.steps or member.arguments is not None:
-            run_streams.add(source)
+        self._compare(source)
         self.jobs.changed(source.log)
         together = itertools.groupby(waited, operator.itemgetter(1))
         return run_streams.beyond(source, [([entry for entry, _ in group], at) for at, group in together])
@@ -350,6 +350,7 @@ class Attribution:
             return
         run_streams.leave(source)
         self._watched.sources.move(source, run)
+        self._compare(source)
         left = before.runs.get("")
         if left is not None and not left.book.open and not before.sources:
             self._watched.runs.drop(left)
