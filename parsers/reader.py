@@ -216,16 +216,14 @@ class SourceReader:
                 if layout is None and (entry.answer is not None or not entry.tries):
                     layout = self._memo.layout(entry)
                 if layout is not None:
-                    answer = layout.read(raw)
-                    if answer is not None:
-                        line = numbers[index]
+                    found = layout.read(raw, numbers[index])
+                    if found is not None:
                         if layout.redrawn:
                             self._redrawn = raw
-                        for rule, event in answer:
-                            out.append(LogEvent(line, rule, event, raw))
-                        if answer and line != self._last_matched:
+                        out += found
+                        if found and numbers[index] != self._last_matched:
                             self.matched_lines += 1
-                            self._last_matched = line
+                            self._last_matched = numbers[index]
                         continue
                 self._read_line(raw, numbers[index], entry, out)
                 if self._open:

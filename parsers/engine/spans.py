@@ -1,13 +1,13 @@
 """Spans: the bytes of a line that fill a field, so that further lines of its shape are read by slices.
 
 The shape of a line is the line with each digit as `0`. A rule reads the first line of a shape and answers with
-`Spanned`: an event whose values are spans of the text with their converters. A `Layout` keeps the spans as slices of
-the line's bytes and reads further lines of the shape with the same converters.
+`Spanned`: an event whose values are spans of the text with their converters. A `Layout` writes this answer as a Python
+function, which reads further lines of the shape: a slice of the line's bytes and a converter for each value.
 """
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from megatron_monitor.parsers.engine import fields
 from megatron_monitor.parsers.engine.prefixes import iso_time
-from megatron_monitor.parsers.events import ANSI, Event
+from megatron_monitor.parsers.events import ANSI, Event, LogEvent
 
 SHAPE = bytes(48 if 48 <= code <= 57 else code for code in range(256))
 """Translates a line to its shape."""
@@ -26,9 +26,6 @@ Convert: TypeAlias = Callable[[str], Any]
 _COLOURS = re.compile(ANSI.pattern.encode())
 _DIGIT = re.compile("[0-9]")
 _NUMBERS = re.compile(b"[0-9]+")
-_SMALL = re.compile(rb"\d{1,6}(?:\.\d{1,6})?(?:, \d{1,6}(?:\.\d{1,6})?)?")
-_WHOLE = re.compile(rb"[-+]?\d{1,15}")
-_PLAIN = re.compile(rb"[-+]?\d{1,15}(?:\.\d{1,20})?(?:[eE][-+]?\d\d?)?")
 _MAX_REMEMBERED = 256  # remembered texts per converter: most lines repeat values such as memory sizes
 
 
@@ -68,12 +65,13 @@ def value_of(said: Any) -> Any:
     return said.value if kind is Span else said
 
 
-_Item: TypeAlias = tuple[Any, int, Callable[[bytes], Any]]
-"""A value's name, the number of its slice, and the converter of the bytes. A name with digits is a slice's number."""
-
-
 class Layout:
     """Reads the lines of one shape."""
+
+    read: Callable[[bytes, int], list[LogEvent] | None]
+    """Returns the events of a line and its number, or None if the rules must be asked because a number is out of
+    bounds.
+    """
 
     def __init__(
         self,
@@ -85,111 +83,92 @@ class Layout:
         NoLayoutError. `used` returns True if the reader needs an event. None: all events are needed, redrawn progress
         bars included.
         """
-        self._raw, self._places, self._slices = raw, _places(raw), [slice(0)]
-        self._starts, self._ends = list[int](), list[int]()
-        """Of the numbers in `raw`, once another width is seen."""
-        self._forms: dict[int, re.Pattern[bytes]] = {}
-        """Number of a slice -> the form of its text on which the choice of its converter depends."""
-        self._answer = [(rule, *self._bound(said)) for rule, said in answer]
-        self._bind(self._slices)
+        self._raw, self._places = raw, _places(raw)
+        self._slices: list[slice] = []
+        self._forms: list[tuple[int, int, re.Pattern[bytes]]] = []
+        """Numbers of the first and the last slice of a value, and the form of its text on which its expression
+        depends.
+        """
+        self._objects: list[Any] = [LogEvent]
+        self._tests: list[str] = []
+        self._numbers: list[tuple[int, int, int, int]] = []
+        """Of each slice the first and the last number in it, and where it begins and ends beside them."""
         events = [event for _, said in answer for event in said.events()]
         wanted = [used is None or used(event) for event in events]
-        self._used = None if all(wanted) else used
         self.used = any(wanted) or not events
         """False if the reader needs none of the events of such lines."""
         self.redrawn = used is not None and all(event.redrawn for event in events)
         """True if a repeated line adds nothing: a progress bar is redrawn again and again."""
-
-    def read(self, raw: bytes) -> list[tuple[str, Event]] | None:
-        """Return the (rule, event) pairs of a line, or None if the rules must be asked because a number is out of
-        bounds.
-        """
-        found: list[tuple[str, Event]] = []
-        for rule, make, constants, items, maps in self._parts:
-            values = {name: read(raw[at]) for name, at, read in items}
-            if None in values.values():
-                return None
-            for name, several, kind in maps:
-                inner = {raw[key].decode() if type(key) is slice else key: read(raw[at]) for key, at, read in several}
-                if None in inner.values():
-                    return None
-                values[name] = inner if kind is dict else tuple(inner.values())
-            made = make(**values, **constants)
-            if isinstance(made, Event):
-                found.append((rule, made))
-            else:
-                found += [(rule, event) for event in made]
-        if self._used is not None:
-            return [one for one in found if self._used(one[1])]
-        return found if found or not self._parts else None
+        found = f"[{', '.join([self._events(*one) for one in answer])}]"
+        if not all(wanted):
+            found = f"[one for one in {found} if {self._object(used)}(one.event)]"
+        elif answer:
+            found += " or None"
+        objects, slices = len(self._objects), len(self._slices)
+        self._bound = _compiled(objects, slices, "".join(self._tests), found)(*self._objects)
+        self.read = self._bound(*self._slices)
 
     def fitted(self, shape: bytes) -> "Layout":
         """Return the layout for a shape whose numbers have other widths. Raises NoLayoutError."""
-        if not self._starts:
+        if not self._numbers:
             before = [match.span() for match in _NUMBERS.finditer(self._raw)]
-            self._starts, self._ends = [start for start, _ in before], [end for _, end in before]
-        after, starts, ends = [match.span() for match in _NUMBERS.finditer(shape)], self._starts, self._ends
-        slices = [slice(0)]
-        for at in self._slices[1:]:
-            first, last = bisect_right(ends, at.start), bisect_left(starts, at.stop) - 1
-            if first > last:
-                raise NoLayoutError
-            left, right = at.start - starts[first], at.stop - ends[last]
-            slices.append(slice(after[first][0] + left, after[last][1] + right))
-        if any(not form.fullmatch(shape[slices[place]]) for place, form in self._forms.items()):
+            starts, ends = [start for start, _ in before], [end for _, end in before]
+            for at in self._slices:
+                first, last = bisect_right(ends, at.start), bisect_left(starts, at.stop) - 1
+                self._numbers.append((first, at.start - starts[first], last, at.stop - ends[last]))
+        after = [match.span() for match in _NUMBERS.finditer(shape)]
+        slices = [slice(after[one][0] + left, after[two][1] + right) for one, left, two, right in self._numbers]
+        if any(not form.fullmatch(shape, slices[one].start, slices[two].stop) for one, two, form in self._forms):
             raise NoLayoutError
         other = copy(self)
-        other._bind(slices)
+        other.read = self._bound(*slices)
         return other
 
-    def _bind(self, slices: Sequence[slice]) -> None:
-        def bound(items: Sequence[_Item]) -> list[tuple[Any, slice, Callable[[bytes], Any]]]:
-            return [(slices[name] if type(name) is int else name, slices[at], read) for name, at, read in items]
+    def _events(self, rule: str, said: Spanned) -> str:
+        """Return the expression of the events that a rule gives for a line."""
+        given = ((name, self._value(value)) for name, value in said.values.items())
+        made = f"{self._object(said.make)}({', '.join([f'{name}={value}' for name, value in given if value])})"
+        logged, name = "o0", self._object(rule)
+        if isinstance(said.make, type):
+            return f"{logged}(line, {name}, {made}, raw)"
+        return f"*[{logged}(line, {name}, event, raw) for event in {self._object(_several)}({made})]"
 
-        self._parts = [
-            (rule, make, constants, bound(items), [(name, bound(several), kind) for name, several, kind in maps])
-            for rule, make, constants, items, maps in self._answer
-        ]
-
-    def _bound(
-        self, said: Spanned
-    ) -> tuple[Callable[..., Any], dict[str, Any], list[_Item], list[tuple[str, list[_Item], type]]]:
-        """Return what makes the events of a line, the values that all such lines share, the other values, and mappings
-        and tuples of values.
-        """
-        constants: dict[str, Any] = {}
-        items: list[_Item] = []
-        maps: list[tuple[str, list[_Item], type]] = []
-        for name, value in said.values.items():
-            if isinstance(value, dict | tuple):
-                several = value.items() if isinstance(value, dict) else (((at,), one) for at, one in enumerate(value))
-                bound = [self._item(*one) for one in several if _varies(one[1]) or value_of(one[1]) is not None]
-                maps.append((name, bound, type(value)))
-            elif _varies(value):
-                items.append(self._item(name, value))
-            elif (constant := value_of(value)) is not None:
-                constants[name] = constant
-        return said.make, constants, items, maps
-
-    def _item(self, name: Any, said: Any) -> _Item:
-        """Return a value of the line, or of one of its mappings. A name with digits is read from the line."""
-        digits = isinstance(name, str) and _DIGIT.search(name)
-        text, value = (said.text, said.value) if isinstance(said, Span) else (said, said)
-        if not digits and not _DIGIT.search(text):
-            return name, 0, lambda _: value
-        if not isinstance(said, Span):  # a text without digits, which other lines of the shape share
+    def _value(self, said: Any) -> str:
+        """Return the expression of a value. Empty: it has none."""
+        if isinstance(said, dict):
+            known = [(name, value) for name, one in said.items() if (value := self._value(one))]
+            return f"{{{', '.join([f'{self._name(name, said[name])}: {value}' for name, value in known])}}}"
+        if isinstance(said, tuple):
+            return f"({''.join([f'{value}, ' for one in said if (value := self._value(one))])})"
+        if not isinstance(said, Span) or not _DIGIT.search(said.text):
+            constant = value_of(said)
+            if isinstance(constant, str) and _DIGIT.search(constant) and constant.encode() in self._raw:
+                raise NoLayoutError  # a text of the line that is no span
+            return "" if constant is None else self._object(constant)
+        if said.value is None:  # other digits may give a value
             raise NoLayoutError
         at = self._slice(said)
-        read, form = _of_bytes(said, self._raw[at])
-        if digits:
-            start = self._raw.rfind(name.encode(), 0, at.start)
-            if start < 0:
-                raise NoLayoutError
-            name = self._added(slice(start, start + len(name.encode())))
-        number = self._added(at)
-        if form is not None:
-            self._forms[number] = form
-        return name, number, read
+        for converters, form, expression in _QUICK:
+            match = form.fullmatch(self._raw, at.start, at.stop) if said.read in converters else None
+            if match:
+                parts = [self._piece(slice(*match.span(group))) for group in range(1, form.groups + 1)]
+                self._forms.append((len(self._slices) - form.groups, len(self._slices) - 1, form))
+                return expression.format(*parts)
+        read = _remembered(said.read) if isinstance(said.value, int | float) else _decoded(said.read)
+        value = f"v{len(self._tests)}"
+        self._tests.append(f"\n   if ({value} := {self._object(read)}({self._piece(at)})) is None: return None")
+        return value
+
+    def _name(self, name: str, said: Any) -> str:
+        """Return the expression of a name in a mapping. A name with digits is read from the line, before its value."""
+        if not _DIGIT.search(name):
+            return self._object(name)
+        if not isinstance(said, Span):
+            raise NoLayoutError
+        start = self._raw.rfind(name.encode(), 0, self._slice(said).start)
+        if start < 0:
+            raise NoLayoutError
+        return f"{self._piece(slice(start, start + len(name.encode())))}.decode()"
 
     def _slice(self, span: Span) -> slice:
         """Return the slice of a span. Raises NoLayoutError if the bytes are not where the rule found them."""
@@ -201,15 +180,39 @@ class Layout:
             raise NoLayoutError
         return at
 
-    def _added(self, at: slice) -> int:
-        """Return the number of a slice."""
+    def _piece(self, at: slice) -> str:
+        """Return the expression of a piece of the line."""
         self._slices.append(at)
-        return len(self._slices) - 1
+        return f"raw[s{len(self._slices) - 1}]"
+
+    def _object(self, one: Any) -> str:
+        """Return the name of an object."""
+        self._objects.append(one)
+        return f"o{len(self._objects) - 1}"
 
 
-def _varies(said: Any) -> bool:
-    """Return True for a span whose text has digits."""
-    return isinstance(said, Span) and _DIGIT.search(said.text) is not None
+@lru_cache(512)
+def _compiled(objects: int, slices: int, tests: str, found: str) -> Callable[..., Callable[..., Any]]:
+    """Return a function that takes the objects `o0`, ..., and then the slices `s0`, ..., and returns the function that
+    reads a line. Many layouts differ in nothing else.
+    """
+    given, places = (
+        ", ".join([f"{kind}{at}" for at in range(count)]) for kind, count in (("o", objects), ("s", slices))
+    )
+    source = f"""def made({given}):
+ def bound({places}):
+  def read(raw, line):{tests}
+   return {found}
+  return read
+ return bound"""
+    scope: dict[str, Any] = {}
+    exec(source, scope)  # noqa: S102 - names of fields and numbers, as in a dataclass; texts of logs are objects
+    made: Callable[..., Callable[..., Any]] = scope["made"]
+    return made
+
+
+def _several(made: Event | Iterator[Event]) -> Iterator[Event] | tuple[Event]:
+    return (made,) if isinstance(made, Event) else made
 
 
 def _places(raw: bytes) -> Sequence[int]:
@@ -220,53 +223,30 @@ def _places(raw: bytes) -> Sequence[int]:
     return [place for place, byte in enumerate(raw) if byte & 0xC0 != 0x80 and place not in colours]
 
 
-def _of_bytes(span: Span, text: bytes) -> tuple[Callable[[bytes], Any], re.Pattern[bytes] | None]:
-    """Return a span's converter for bytes. A C function is used if it gives the same result for all digits in a text of
-    this form.
-    """
-    if span.value is None:  # other digits may give a value
-        raise NoLayoutError
-    form, read = QUICK.get(span.read, (None, bytes.decode))
-    if form is not None and form.fullmatch(text):
-        return read, form
-    return _remembered(span.read) if isinstance(span.value, int | float) else _decoded(span.read), None
-
-
 def _decoded(read: Convert) -> Callable[[bytes], Any]:
-    return bytes.decode if read is str else lambda text: read(text.decode())
+    return lambda text: read(text.decode())
 
 
 @lru_cache(64)
 def _remembered(read: Convert) -> Callable[[bytes], Any]:
-    return lru_cache(_MAX_REMEMBERED)(lambda text: read(text.decode()))
+    return lru_cache(_MAX_REMEMBERED)(_decoded(read))
 
 
-def _seconds(text: bytes) -> float:
-    return float(text + b"e-3")
-
-
-def _range(text: bytes) -> tuple[float, float]:
-    low, _, high = text.partition(b", ")
-    least = float(low + b"e-3")
-    return (least, float(high + b"e-3")) if high else (least, least)
-
-
-def _clock(text: bytes) -> float:
-    return float(int(text[:-6] or 0) * 3600 + int(text[-5:-3]) * 60 + int(text[-2:]))
-
-
-def _time(text: bytes) -> str:
-    return text.decode().replace(" ", "T", 1).replace(",", ".")
-
-
-QUICK: dict[Convert, tuple[re.Pattern[bytes], Callable[[bytes], Any]]] = {
-    **dict.fromkeys((int, fields.integer), (_WHOLE, int)),
-    **dict.fromkeys((fields.number, fields.finite), (_PLAIN, float)),
-    fields.milliseconds: (_SMALL, _seconds),
-    fields.milliseconds_range: (_SMALL, _range),
-    fields.clock: (re.compile(rb"(?:\d{1,4}:)?\d\d:\d\d"), _clock),
-    iso_time: (re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?"), _time),
-}
-"""Converter -> the form of text for which a faster converter of bytes gives the same result for all digits, and that
-converter.
-"""
+_SMALL = r"(\d{1,6}(?:\.\d{1,6})?)"
+_DAY, _CLOCK = r"(\d{4}-\d\d-\d\d)[ T]", r"(\d\d:\d\d:\d\d)"
+_QUICK: list[tuple[tuple[Convert, ...], re.Pattern[bytes], str]] = [
+    (converters, re.compile(form.encode()), expression)
+    for converters, form, expression in (
+        ((int, fields.integer), r"([-+]?\d{1,15})", "int({})"),
+        ((fields.number, fields.finite), r"([-+]?\d{1,15}(?:\.\d{1,20})?(?:[eE][-+]?\d\d?)?)", "float({})"),
+        ((fields.milliseconds,), _SMALL, "float({} + b'e-3')"),
+        ((fields.milliseconds_range,), _SMALL, "(float({} + b'e-3'),) * 2"),
+        ((fields.milliseconds_range,), f"{_SMALL}, {_SMALL}", "(float({} + b'e-3'), float({} + b'e-3'))"),
+        ((fields.clock,), r"(\d\d):(\d\d)", "int({}) * 60.0 + int({})"),
+        ((fields.clock,), r"(\d{1,4}):(\d\d):(\d\d)", "int({}) * 3600.0 + int({}) * 60 + int({})"),
+        ((iso_time,), _DAY + _CLOCK, "({} + b'T' + {}).decode()"),
+        ((iso_time,), rf"{_DAY}{_CLOCK}[.,](\d+)", "({} + b'T' + {} + b'.' + {}).decode()"),
+        ((str,), "((?s:.+))", "{}.decode()"),
+    )
+]
+"""Converters, and a form of text for which an expression of the form's groups gives the same result for all digits."""
