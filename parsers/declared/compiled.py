@@ -115,7 +115,9 @@ def rules_of(log_formats: Iterable[Format]) -> tuple[Rule, ...]:
 
 
 def expressions_of(log_format: Format, make: Callable[[str], Any] = lazy) -> tuple[Rule, ...]:
-    """Return the rules for lines with a regular expression, in their order. `make` makes a pattern from its text."""
+    """Return the rules for lines with a regular expression, in their order. `make` makes a pattern from its text. A
+    pattern that is not Python's own may time out on a line and match the next one of the same shape.
+    """
     found = []
     rows = [spec for spec in log_format.lines if spec.regex]
     for name, several in groupby(rows, lambda spec: spec.rule or f"{log_format.name}.{spec.means}"):
@@ -124,7 +126,8 @@ def expressions_of(log_format: Format, make: Callable[[str], Any] = lazy) -> tup
         if specs[0].form == "block":
             found.append(_block(name, anchors, specs[0], partial(_head_with, specs[0]), one.read))
         else:
-            found.append(Rule(name, anchors, one.read, one.by_shape, any(spec.any_width for spec in specs)))
+            by_digits = one.by_digits or make is not lazy
+            found.append(Rule(name, anchors, one.read, by_digits, any(spec.any_width for spec in specs)))
     return tuple(found)
 
 
@@ -141,7 +144,7 @@ def _rule(log_format: Format, readings: tuple[LineReader, ...]) -> Rule:
     )
     if first.spec.form == "block":
         return _block(name, anchors, first.spec, lambda line: _head_text(first, line), read)
-    return Rule(name, anchors, read, by_shape=not any(reading.by_digits for reading in readings))
+    return Rule(name, anchors, read, by_digits=any(reading.by_digits for reading in readings))
 
 
 def _head_text(reading: LineReader, line: Line) -> str | None:

@@ -17,6 +17,7 @@ from megatron_monitor.parsers.events import EVENT_TYPES, Event
 from megatron_monitor.parsers.patterns import filled
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
+_ANY_DIGIT = re.compile(r"\\d|0-9|\{\d+(?:,\d*)?\}")  # what a digit in an expression means, unless it is itself
 _SEARCHED = 2000  # characters in which several values of a field are searched
 _Convert = Callable[[str], Any]
 
@@ -27,7 +28,14 @@ class Expressions:
     def __init__(self, specs: Sequence[LineSpec], make: Callable[[str], Any]) -> None:
         """`make` makes a pattern from its text."""
         self._specs, self._make = specs, make
-        self.every, self.by_shape = any(spec.every for spec in specs), any(spec.by_shape for spec in specs)
+        self.every = any(spec.every for spec in specs)
+
+    @property
+    def by_digits(self) -> bool:
+        """True if digits decide whether a line matches, or which failure it names."""
+        return any(
+            spec.failed or isinstance(spec.reads.get("failure"), str) or _has_digits(spec) for spec in self._specs
+        )
 
     @cached_property
     def _all(self) -> list["_Expression"]:
@@ -135,11 +143,22 @@ class _Expression:
     def _given(self, texts: Mapping[str, Any], line: Line) -> dict[str, Any]:
         """Return the values that the rule sets for all its lines, and the converters that read the whole line."""
         given = self._spec.sets.items()
-        values = {name: value.format_map(texts) if isinstance(value, str) else value for name, value in given}
+        values: dict[str, Any] = {
+            name: value.format_map(texts) if isinstance(value, str) else value for name, value in given
+        }
         whole = (0, len(line.text))
-        if self._spec.message_length:
-            values["message"] = line.text.strip()[: self._spec.message_length]
+        if length := self._spec.message_length:
+            start = len(line.text) - len(line.text.lstrip())
+            values["message"] = line.span((start, start + len(line.text.strip()[:length])), str)
         return values | {name: line.span(whole, self._reads[name]) for name in self._of_line}
+
+
+def _has_digits(spec: LineSpec) -> bool:
+    """Return True if a digit is part of an expression, a printed name or a text that a line sets."""
+    words = (*spec.fields, *(word for how in spec.reads.values() if isinstance(how, Mapping) for word in how))
+    texts = (value for value in spec.sets.values() if isinstance(value, str) and "{" in value)
+    expressions = (_ANY_DIGIT.sub("", text) for text in (spec.regex, spec.location, *spec.extras))
+    return any(texts) or any(re.search(r"\d", text) for text in (*expressions, *words))
 
 
 def _usual(kind: Any) -> _Convert:

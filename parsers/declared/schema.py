@@ -109,10 +109,8 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """Consecutive lines with the same rule are tried in turn until one matches."""
     anchors: tuple[str, ...] = ()
     """For a rule: texts, one of which is in each of its lines."""
-    by_shape: bool = False
-    """For a rule: no digit decides whether a line matches."""
     any_width: bool = False
-    """For a rule: the widths of numbers up to 15 digits do not decide that either. Requires `by_shape`."""
+    """For a rule: the widths of numbers up to 15 digits do not decide whether a line matches."""
     every: bool = False
     """For a rule: apply each expression as often as it matches, in the line's order, because lines of several writers
     may be joined.

@@ -92,7 +92,7 @@ class Memo:
         key = shape.key
         if shape.tries > _MAX_TRIES or key not in self._shapes:
             return
-        if not all(self.scanner.rules[rule].by_shape for rule in shape.rules[:asked]):
+        if any(self.scanner.rules[rule].by_digits for rule in shape.rules[:asked]):
             return
         if not answer:
             self._shapes[key] = None

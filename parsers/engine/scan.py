@@ -85,12 +85,12 @@ class Rule(Struct, frozen=True):
     name: str
     anchors: tuple[bytes, ...]
     read: Callable[[Line], Iterable[Event | Spanned | Gatherer]]
-    by_shape: bool = False
-    """True if no digit of the line decides whether the rule answers, with which events and which fields. Then spans in
-    its answer (spans.py) read further lines of the shape, and a shape without an answer is noise for the rule.
+    by_digits: bool = False
+    """True if a digit of the line decides whether the rule answers, with which events or which fields. Otherwise spans
+    in its answer (spans.py) read further lines of the shape, and a shape without an answer is noise for the rule.
     """
     any_width: bool = False
-    """True if the widths of numbers up to 15 digits do not decide that either. Requires `by_shape`."""
+    """True if the widths of numbers up to 15 digits do not decide that either."""
     opens: Callable[..., Gatherer] | None = None
     """The Gatherer that it opens, by which a resume continues it."""
 

@@ -142,8 +142,6 @@ class Layout:
             return f"({''.join([f'{value}, ' for one in said if (value := self._value(one))])})"
         if not isinstance(said, Span) or not _DIGIT.search(said.text):
             constant = value_of(said)
-            if isinstance(constant, str) and _DIGIT.search(constant) and constant.encode() in self._raw:
-                raise NoLayoutError  # a text of the line that is no span
             return "" if constant is None else self._object(constant)
         if said.value is None:  # other digits may give a value
             raise NoLayoutError

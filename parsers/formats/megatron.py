@@ -222,6 +222,6 @@ _ARGONNE = partial(iterations, start=_ARGONNE_START, split=_argonne_pair, format
 _ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
 
 RULES: tuple[Rule, ...] = (
-    Rule("argonne.iteration", (b"iteration=",), _ARGONNE, by_shape=True),
-    Rule("megatron.iteration", _ANCHORS, partial(iterations, start=_START, split=name_and_value), by_shape=True),
+    Rule("argonne.iteration", (b"iteration=",), _ARGONNE),
+    Rule("megatron.iteration", _ANCHORS, partial(iterations, start=_START, split=name_and_value)),
 )

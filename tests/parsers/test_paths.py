@@ -191,7 +191,7 @@ def test_spans_are_used(form: str) -> None:
     """Lines of one shape are read by their spans from the second on: else the law above would prove nothing."""
     lines = [form.replace("#", digit).encode() for digit in "123456789"]
     asked: list[str] = []
-    rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.by_shape) for rule in RULES]
+    rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.by_digits) for rule in RULES]
     memo = Memo(Scanner(rules))
     reader = SourceReader(memo=memo)
     for line in lines[:1]:
@@ -226,8 +226,8 @@ SAMPLES = [
 
 
 def test_what_a_shape_says_depends_on_no_digit() -> None:
-    """What was learned of a line gives what the rules give for other digits in its place. So no rule that is `by_shape`
-    decides by a number, and each span is the one that its value was read from. Digits of a name stay: `bf16_mfu`.
+    """What was learned of a line gives what the rules give for other digits in its place. So a rule that decides by a
+    number is `by_digits`, and each span is the one that its value was read from. Digits of a name stay: `bf16_mfu`.
     """
     chance, memo = random.Random(1), Memo(Scanner(CLOCK_RULES))
     for sample in SAMPLES:

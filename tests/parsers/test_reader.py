@@ -205,7 +205,7 @@ def test_noise_is_noise_for_the_rest_of_its_block() -> None:
         asked.append(line.text)
         return []
 
-    reader = SourceReader(memo=Memo(Scanner((Rule("none", (b"frame",), read, by_shape=True),))))
+    reader = SourceReader(memo=Memo(Scanner((Rule("none", (b"frame",), read),))))
     assert reader.feed(b"".join(b"frame %d kept\n" % number for number in range(100, 900))) == []
     assert len(asked) == 1
 
