@@ -75,7 +75,6 @@ class Evaluator:
         self.events = IncidentEvents()
         """The events of all evaluated runs."""
         self._hang: hang.HangSettings = config.detectors.hang
-        self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
         self._rules: list[tuple[type[Rule], RuleSettings]] = [
             (rule, getattr(config.detectors, name)) for name, rule in RULES.items()
         ]
@@ -178,7 +177,7 @@ class Evaluator:
             if due is not None and (observed >= due or not (run.state.live or run.state.attempt.unconfirmed)):
                 confirm(run.state, observed)
         found = {} if now >= over_at(run.state) else self._findings(run, observed)
-        transitions = judge(run.book, run.state, found, now, self._repeat_interval, self.events, self._hold)
+        transitions = judge(run.book, run.state, found, now, self._repeat_interval, self.events)
         hung = run.book.open.get("hang")
         run.state.attempt.hung = hung is not None and hung.severity == "critical"
         return transitions
@@ -186,7 +185,7 @@ class Evaluator:
     def quarantine(self, run: MonitoredRun, why: str, now: float) -> list[Transition]:
         """Report that the run cannot be evaluated any more, and end its other incidents."""
         found = {"source_lost": Finding("firing", "critical", why, {"reason": why})}
-        return judge(run.book, run.state, found, now, self._repeat_interval, self.events, {})
+        return judge(run.book, run.state, found, now, self._repeat_interval, self.events)
 
     def retire(self, run: MonitoredRun, at: float) -> list[Transition]:
         """End a run because another experiment began in its log: report a crash, end its incidents."""

@@ -2,9 +2,8 @@
 
 A run has one incident per kind. Its transitions alternate between firing and resolved; firing may repeat with a higher
 severity or after the repeat interval. An inhibited incident never fires; if it fired before, the superseding incident
-resolves it. A kind with a configured `for` is pending until the problem has lasted so long. A level (a slowdown) that
-comes and goes is one incident: it ends after five minutes without the problem. Every incident ends when its run has
-finished. incident_events.py decides which incidents are one event for people.
+resolves it. A level (a slowdown) that comes and goes is one incident: it ends after five minutes without the problem.
+Every incident ends when its run has finished. incident_events.py decides which incidents are one event for people.
 """
 
 import math
@@ -92,8 +91,6 @@ class IncidentBook(Struct):
     """The incidents of one run. All values can be written as JSON."""
 
     open: dict[str, Incident] = field(default_factory=dict)
-    pending: dict[str, float] = field(default_factory=dict)
-    """Kind -> instant since which it is pending."""
     counts: dict[str, int] = field(default_factory=dict)
     """Kind -> number of notified incidents."""
     history: list[Transition] = field(default_factory=list)
@@ -126,19 +123,17 @@ def over_at(state: RunState) -> float:
 
 def judge(
     book: IncidentBook, state: RunState, findings: Mapping[str, Finding], now: float, repeat_interval: float,
-    events: IncidentEvents, hold: Mapping[str, float],
+    events: IncidentEvents,
 ) -> list[Transition]:  # fmt: skip
     """Update the incidents by the findings of an evaluation, by kind. Return the transitions in order."""
     firing = {kind: finding for kind, finding in findings.items() if finding.state == "firing"}
     unknown = {kind for kind, finding in findings.items() if finding.state == "unknown"}
-    for kind in book.pending.keys() - firing.keys() - unknown:
-        del book.pending[kind]
     book.over = {labels: at for labels, at in book.over.items() if now - at < _SHOWN}
     tick = _Tick(book, state, now, events)
     out: list[Transition] = []
     firing = {kind: finding for kind, finding in firing.items() if _superseded(kind, firing, book) is None}
     for kind, finding in firing.items():
-        out += tick.fires(kind, finding, hold.get(kind, 0.0), repeat_interval)
+        out += tick.fires(kind, finding, repeat_interval)
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
         by = _superseded(kind, firing, book)
         if by is not None or not tick.lingers(kind, over=not findings):
@@ -176,16 +171,13 @@ class _Tick(NamedTuple):
     now: float
     events: IncidentEvents
 
-    def fires(self, kind: str, finding: Finding, hold: float, repeat_interval: float) -> Iterator[Transition]:
+    def fires(self, kind: str, finding: Finding, repeat_interval: float) -> Iterator[Transition]:
         """Yield the transitions of a kind that fires."""
         book, now = self.book, self.now
         known = book.open.get(kind)
         if known is not None and known.over_since is None and _began_again(known, finding):
             yield self.resolve(kind)  # between two evaluations; a level that returned did not end
             known = None
-        if known is None and now - book.pending.setdefault(kind, now) < hold:
-            return
-        book.pending.pop(kind, None)
         if known is None:
             superseded = [one.event for one in book.open.values() if kind in _INHIBITED_BY.get(one.incident, ())]
             superseded += book.ended_lately(kind, now)

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from megatron_monitor import scalars
 from megatron_monitor.config.inputs import KafkaSettings, ReceiverSettings, SlurmSettings
 from megatron_monitor.config.remediations import Remediation
-from megatron_monitor.detectors import RULES, IncidentKind
+from megatron_monitor.detectors import RULES
 from megatron_monitor.pushed import PATTERN
 from megatron_monitor.scalars import FilePath, Name, PositiveSeconds, Seconds
 
@@ -132,8 +132,6 @@ class Config(Struct, frozen=True, kw_only=True):
     """What is done about incidents (monitor/config/remediations.py). Empty: nothing."""
     repeat_interval: PositiveSeconds = 4 * 3600.0
     """Seconds after which an open incident is notified again: Alertmanager's default."""
-    hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=dict, name="for")
-    """Incident kind -> seconds that it must last before it is notified. Default: at once."""
     run_retention: Seconds = 3600.0
     """Seconds for which the series of a finished run are exported, so that every scrape sees its end."""
     max_runs: Annotated[int, Meta(ge=1)] = 1000

@@ -180,7 +180,7 @@ class Folding:
         self._judge(run, source, entries, at, now)
         run.dirty = True
         trains = source.caught_up and _OF_TRAINING.issuperset(map(type, map(_EVENT, entries)))
-        if run.book.open or run.book.pending or not trains:
+        if run.book.open or not trains:
             self._watched.request(run)  # otherwise the rules were evaluated at once
 
     def _judge(self, run: Run, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:

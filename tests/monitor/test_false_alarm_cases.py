@@ -178,7 +178,7 @@ class Run:
     def at(self, now: float, verdicts: dict[str, Finding]) -> list[Transition]:
         """One tick; what is notified."""
         self.state.attempt.latest.iteration = int(now)
-        out = judge(self.book, self.state, verdicts, now, 1e9, self.events, {})
+        out = judge(self.book, self.state, verdicts, now, 1e9, self.events)
         return [item for item in out if not item.display_only]
 
     def flap(self, kind: str, start: float, stop: float, severity: str = "warning", period: float = 300.0) -> list[str]:
@@ -254,10 +254,10 @@ def test_resolved_says_what_the_end_was_and_how_long_it_lasted(kind: str, after:
     """For people in the summary, for programs in the evidence."""
     book, state = IncidentBook(), RunState(name="run")
     state.attempt.latest.iteration = 100
-    judge(book, state, firing(kind, "critical", "it hangs"), 1000.0, 1e9, IncidentEvents(), {})
+    judge(book, state, firing(kind, "critical", "it hangs"), 1000.0, 1e9, IncidentEvents())
     state.attempt.latest.iteration = after.get("iteration", 100)  # type: ignore[assignment]
     state.attempt.number = after.get("attempt", 0)  # type: ignore[assignment]
     state.attempt.phase = after.get("phase", "training")  # type: ignore[assignment]
-    (reported,) = judge(book, state, {kind: CLEAR}, 1600.0, 1e9, IncidentEvents(), {})
+    (reported,) = judge(book, state, {kind: CLEAR}, 1600.0, 1e9, IncidentEvents())
     assert reported.summary == f"resolved after 10 min ({end})"
     assert reported.evidence["lasted_seconds"] == 600

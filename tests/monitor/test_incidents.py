@@ -13,7 +13,7 @@ REPEAT = 3600.0
 
 def step(book: IncidentBook, now: float, hang: Finding, **others: Finding) -> list[Transition]:
     """One tick."""
-    return judge(book, RunState(name="run"), {"hang": hang, **others}, now, REPEAT, IncidentEvents(), {})
+    return judge(book, RunState(name="run"), {"hang": hang, **others}, now, REPEAT, IncidentEvents())
 
 
 def firing(severity: str = "critical", display_only: bool = False) -> Finding:
@@ -94,21 +94,6 @@ def test_firing_and_resolved_alternate(verdicts: list[str]) -> None:
             else:
                 assert open_severity is not None
                 open_severity = None
-
-
-def test_a_held_kind_is_told_after_its_hold_time() -> None:
-    """Trouble that ends before its hold time is never told; trouble that stands is told once, since its beginning."""
-    book, state = IncidentBook(), RunState(name="r")
-    firing = {"slowdown": Finding("firing", since=100.0)}
-    hold = {"slowdown": 60.0}
-    assert judge(book, state, firing, 100.0, 3600.0, IncidentEvents(), hold) == []
-    assert judge(book, state, firing, 159.0, 3600.0, IncidentEvents(), hold) == []
-    assert judge(book, state, {"slowdown": CLEAR}, 159.5, 3600.0, IncidentEvents(), hold) == []
-    assert judge(book, state, firing, 200.0, 3600.0, IncidentEvents(), hold) == []
-    reported = judge(book, state, firing, 260.0, 3600.0, IncidentEvents(), hold)
-    assert [(item.status, item.time) for item in reported] == [("firing", 260.0)]
-    assert book.pending == {}
-    assert book.open["slowdown"].since == 100.0
 
 
 def test_a_crash_is_of_the_event_of_the_hang_that_its_line_has_ended() -> None:
