@@ -57,15 +57,6 @@ def loaded(text: str) -> Any:
     return yaml.load(text, Loader=yaml.CSafeLoader)
 
 
-KNOWN_LOGS = (ROOT / "tests" / "golden" / "real_logs.txt").read_text().split()
-
-
-def real_logs(*, known: bool = True) -> list[Path]:
-    """The logs below `REAL_LOGS` of which the tests know what is true, or those that were added since."""
-    found = [path for path in sorted(REAL_LOGS.rglob("*")) if path.suffix in (".log", ".out", ".err")]
-    return [path for path in found if (str(path.relative_to(REAL_LOGS)) in KNOWN_LOGS) is known]
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """What the core puts aside (monitor/core/quarantine.py) is a bug that it hides: of each test but those of that
@@ -86,12 +77,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         Quarantine.note = note  # type: ignore[method-assign]
     if failed:
         raise failed[0]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The logs that no test knows."""
-    for path in real_logs(known=False):
-        terminalreporter.write_line(f"no test knows this log: {path} (tests/golden/real_logs.txt)")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -29,18 +29,6 @@ def reported(listener: socket.socket) -> list[str]:
             return messages
 
 
-def test_messages(listener: socket.socket) -> None:
-    """As sd_notify(3) has them; RELOADING with the instant that Type=notify-reload needs."""
-    manager = ServiceManager({"NOTIFY_SOCKET": listener.getsockname().decode().replace("\0", "@")})
-    manager.ready()
-    manager.reloading(12.5)
-    manager.status("1 runs")
-    manager.status("1 runs")
-    manager.turned(1.0)  # no watchdog was asked for
-    manager.stopping()
-    assert reported(listener) == ["READY=1", "RELOADING=1\nMONOTONIC_USEC=12500000", "STATUS=1 runs", "STOPPING=1"]
-
-
 def test_the_watchdog_is_fed_thrice_in_its_patience(listener: socket.socket) -> None:
     """Every third of WATCHDOG_USEC while the loop turns, and never more often."""
     where = listener.getsockname().decode().replace("\0", "@")

@@ -39,6 +39,8 @@ class Receiver(http.server.ThreadingHTTPServer):
         self.answers: list[int] = []
         self.judge: Callable[[bytes], tuple[int, str]] = lambda _: (200, "")
         """Status and body of an answer for which nothing is scripted (services.py)."""
+        self.headers = dict[str, str]()
+        """Further headers of its answers; a redirect leads to its own address."""
         self.says = b""
         """The body of its answers."""
         self.received: list[tuple[str, dict[str, str], Any]] = []
@@ -63,7 +65,7 @@ class _Answer(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        is_json = self.headers["Content-Type"] == "application/json"
+        is_json = self.headers["Content-Type"] == "application/json" and "Content-Encoding" not in self.headers
         self.server.received.append((self.path, dict(self.headers.items()), json.loads(body) if is_json else body))
         status, says = self.server.judge(body)
         status, says = (self.server.answers.pop(0), "") if self.server.answers else (status, says)
@@ -74,8 +76,9 @@ class _Answer(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"no HTTP at all\r\n\r\n")
             return
         self.send_response(status)
-        if 300 <= status < 400:
-            self.send_header("Location", self.server.url)
+        redirect = {"Location": self.server.url} if 300 <= status < 400 else {}
+        for name, value in (redirect | self.server.headers).items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(says.encode() or self.server.says)
 

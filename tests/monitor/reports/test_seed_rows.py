@@ -15,15 +15,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from megatron_monitor.model.flops import FORMULAS, prints_as
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.simulate import Fault, Scenario
 from megatron_monitor.simulate.lines import topology_of
 from tests.commands import command, log_of
-from tests.conftest import SHARED
 
 FILE = Path(__file__).with_name("seed-rows.csv")
-SEEDS = SHARED / "data" / "seed-benchmarks.json"
 with FILE.open(newline="") as stream:
     ROWS = {f"s{row['seed']}-L{row['line']}": row for row in csv.DictReader(stream)}
 MIB = 2**20
@@ -124,19 +121,6 @@ def test_a_row_is_reproduced(table: dict[str, dict[str, Any]], name: str) -> Non
         assert got["memory_bytes"] == pytest.approx(float(want["memory_gib"]) * 2**30, abs=MIB)
 
 
-@pytest.mark.parametrize("name", rows_with("exact"))
-def test_a_rows_formula_gives_its_figure(name: str) -> None:
-    """The same without a log: what `simulate` would print by that formula is what the row prints."""
-    row = ROWS[name]
-    digits = len(row["seconds"].partition(".")[2].rstrip("0"))
-    topology, half = sizes_of(row), 0.5 * 10.0**-digits
-    values = [
-        FORMULAS[row["formula"]](topology, float(row["seconds"]) + share * half, int(row["gbs"]), int(row["sequence"]))
-        for share in (-1, -0.5, 0, 0.5, 1)
-    ]
-    assert any(value is not None and prints_as(value, float(row["tflops"])) for value in values)
-
-
 @pytest.mark.parametrize("name", rows_with("corrected", "refused"))
 def test_a_wrong_row_has_no_formula(table: dict[str, dict[str, Any]], name: str) -> None:
     """E3, E5, E6, E10, E16 (half the sequence, twice the GPUs, another batch size), E8 and E9 print it."""
@@ -155,20 +139,3 @@ def test_outcomes_have_their_words(table: dict[str, dict[str, Any]]) -> None:
         assert re.match(rf"{word} before the first iteration", table[name]["notes"][0])
         seen.add(word)
     assert seen == {"OOM", "hang", "crash"}
-
-
-@pytest.mark.real_logs
-def test_the_numbers_are_the_seeds(tmp_path: Path) -> None:
-    """Each figure of the CSV stands in the transcription of the notes."""
-    reported = {
-        (row["source"][:3], str(row["line"])): row
-        for row in json.loads(SEEDS.read_text())
-        if row["kind"] == "table_row"
-    }
-    for row in ROWS.values():
-        source = reported[row["seed"], row["line"]]
-        corrected = source.get("interpretation") or {}
-        assert number(row["seconds"]) in (source["sec_per_it"], corrected.get("sec_per_it"), 0.0)
-        assert number(row["tflops"]) in (source["tflops"], corrected.get("tflops"), 0.0)
-        assert number(row["gbs"]) == source["gbs"]
-        assert number(row["world"]) == (source["gpus"] or source["nodes"])

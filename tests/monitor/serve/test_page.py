@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from megatron_monitor import __version__
 from megatron_monitor.charts.history import History
-from megatron_monitor.incidents import Incident, Transition
-from megatron_monitor.pages import _cause
+from megatron_monitor.incidents import Transition
 from megatron_monitor.serve.formats import LABELS, figures
 from megatron_monitor.serve.page import happened, render_help, render_index, render_run
 from megatron_monitor.snapshot import RunSnapshot, Snapshot
@@ -146,17 +145,3 @@ def test_incidents_and_restarts_are_one_story() -> None:
     ]
     text = render_run(run, NOW, "../")
     assert "<td class='critical'>■ crash critical</td><td>7</td><td>&lt;b&gt;</td>" in text
-
-
-def test_the_command_of_the_advice_is_the_jobs() -> None:
-    """The command names the job; without a job there is none."""
-    for kind, job, command in (
-        ("nan_loss", "4711", "scancel 4711"),
-        ("hang", "4711", "srun --jobid=4711 --overlap --ntasks-per-node=1 dump-stacks.sh; scancel 4711"),
-        ("slowdown", "4711", None),
-        ("nan_loss", "", None),
-    ):
-        hung = Incident(kind, "critical", "NaN", phase="training", since=NOW, notified_at=NOW, job=job)
-        reported = _cause(hung, 64, None)
-        assert reported["command"] == command
-        assert (reported["gpus"], reported["runbook_url"], "summary" in reported) == (64, None, False)
