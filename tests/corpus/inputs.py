@@ -92,7 +92,7 @@ class _Writer:
 
     def _count(self, bounds: list[int], text: str, every: float = 1.0, **values_of: Any) -> None:
         """The text for each n of [first, last], `every` seconds apart. In it `{n}`, `{at:%H:%M:%S}`, `{ran:%M:%S}`
-        since they began, and any number that is given as [first value, step]; or as texts, one for each n.
+        since they began, and any number that is given as [first value, step]; or as texts, one for each n or for all.
         """
         (first, last), began = bounds, self.at
         for n in range(first, last + 1):
@@ -101,10 +101,11 @@ class _Writer:
             self.put(self.at, text.format(n=n, at=_utc(self.begins + self.at), ran=_utc(self.at - began), **values))
 
     def _simulate(
-        self, sizes: dict[str, Any], until: int | None = None, *, head: bool = False, part: list[int] | None = None
-    ) -> None:
+        self, sizes: dict[str, Any], until: int | None = None, *, head: bool = False, part: list[int] | None = None,
+        prefix: str = "",
+    ) -> None:  # fmt: skip
         """A training of monitor/simulate, from here on; up to the line of an iteration, its head alone, or its texts of
-        [first, last].
+        [first, last]. `prefix` stands before each line.
         """
         sizes = {**sizes, "faults": tuple(Fault(**one) for one in sizes.get("faults", ()))}
         sizes["inner"] = printed("verl") if sizes.get("format") == "verl" else None
@@ -115,13 +116,13 @@ class _Writer:
             texts = itertools.islice(texts, part[0], part[1] + 1)
         for one in texts:
             self.at = start + one.at
-            self.put(self.at, one.text)
+            self.put(self.at, "".join(prefix + line for line in one.text.splitlines(keepends=True)))
             if until is not None and (one.truth or {}).get("iteration") == until:
                 break
 
 
-def _value(how: list[Any], place: int) -> Any:
-    return how[place] if isinstance(how[0], str) else how[0] + place * how[1]
+def _value(how: list[Any] | str, place: int) -> Any:
+    return how if isinstance(how, str) else how[place] if isinstance(how[0], str) else how[0] + place * how[1]
 
 
 def _utc(moment: float) -> datetime:

@@ -14,7 +14,7 @@ from megatron_monitor.incidents import Transition
 from megatron_monitor.parsers.events import TimersReported
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.simulate import Fault, Scenario, timeline
-from tests.monitor.playing import Played, fault, play, texts
+from tests.monitor.playing import Played, fault, healthy, play, texts
 from tests.simulated import printed
 
 LEVEL_2 = {
@@ -228,3 +228,12 @@ def test_the_runbook_has_a_section_for_each_cause() -> None:
     runbook = (Path(__file__).parents[2] / "deploy" / "runbook.md").read_text()
     sections = re.findall(r"^#### (\w+)$", runbook, re.MULTILINE)
     assert sorted(sections) == sorted(get_args(Cause))
+
+
+def test_where_a_step_of_reinforcement_learning_goes() -> None:
+    """Rollout, scoring, training and handing the weights over, as shares of the step."""
+    state = healthy(250, format="verl", seconds_per_iteration=20.0, inner=printed("verl")).state
+    parts = state.attempt.timers.last.timers
+    assert set(parts) == {"rollout", "reference", "reward", "train", "sync"}
+    assert parts["rollout"][1] == pytest.approx(11.0, rel=0.05)
+    assert sum(high for _, high in parts.values()) == pytest.approx(20.0, rel=0.05)

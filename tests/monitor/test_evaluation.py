@@ -9,9 +9,11 @@ from megatron_monitor.config import Config
 from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.run.state import RunState
 from megatron_monitor.simulate import FAULTS, Fault, Scenario, timeline
 from tests.conftest import spread
+from tests.monitor.playing import Playing, texts
 from tests.simulated import WITH_MEGATRON_SETUP
 
 _AT_THE_END = {"configuration", "launch_blocking"}
@@ -61,3 +63,17 @@ def test_no_deadline_comes_in_a_calm(kind: str) -> None:
         assert deadline is None or deadline >= judge.idle_until(run)
         calm += judge.idle_until(run) > at
     assert calm
+
+
+def test_two_running_jobs_of_one_run_are_named() -> None:
+    """As Slurm tells them; when the second one has ended, so has the incident."""
+    lines, playing = list(texts(Scenario(format="megatron-lm", seed=1, iterations=60))), Playing()
+    third = len(lines) // 3
+    playing.feed(lines[:third])
+    for part, second in ((1, "13"), (2, "")):
+        playing.run.state.job, playing.run.state.second_job = SlurmJob(id="12", state="RUNNING"), second
+        playing.reported += playing.judge.judge(playing.run, playing.at)  # the core does so after an answer
+        playing.feed(lines[part * third : (part + 1) * third])
+    played = playing.end(0.0)
+    assert [one.status for one in played.of("mixed_log")] == ["firing", "resolved"]
+    assert played.firing("mixed_log").summary.startswith("jobs 12 and 13 both run and write into one log")
