@@ -12,7 +12,16 @@ from typing import Any
 import msgspec
 
 from megatron_monitor.parsers.json_text import read_json
-from megatron_monitor.receiver.messages import Push, Stream, bounded, loki_json, otlp_json, otlp_protobuf
+from megatron_monitor.receiver.messages import (
+    MAX_LABEL_CHARACTERS,
+    MAX_LABELS,
+    Push,
+    Stream,
+    bounded,
+    loki_json,
+    otlp_json,
+    otlp_protobuf,
+)
 from megatron_monitor.receiver.wire import WireError
 
 _TEXTS = ("message", "log", "line", "MESSAGE", "msg", "body")
@@ -53,7 +62,7 @@ def _read(value: bytes) -> Push:
         for name in _TEXTS:
             if isinstance(text := fields.pop(name, None), str):
                 entry = (_stamp(fields), text.rstrip("\r\n").encode("utf-8", "replace"))
-                return Push([Stream(_flat(fields), [entry])])
+                return Push([Stream(_flat(fields, {}), [entry])])
     if value.startswith(b"\n"):  # the first field of a message, or an empty line
         try:
             if (push := otlp_protobuf(value)).streams:
@@ -65,13 +74,16 @@ def _read(value: bytes) -> Push:
     return Push([Stream({}, [(0, value.rstrip(b"\r\n"))])])
 
 
-def _flat(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return labels from nested fields: `a_b` for b in a, but plain names for those in `kubernetes` and `labels`."""
-    labels: dict[str, str] = {}
-    for name, value in fields.items():
+def _flat(fields: Mapping[str, Any], labels: dict[str, str], prefix: str = "") -> dict[str, str]:
+    """Add nested fields to the labels: `a_b` for b in a, but plain names for those in `kubernetes` and `labels`. Return
+    the labels, as many and as long as a stream may have.
+    """
+    for key, value in fields.items():
+        if len(labels) >= MAX_LABELS:
+            break
+        name = f"{prefix}{key}"[:MAX_LABEL_CHARACTERS]
         if isinstance(value, dict):
-            plain = name in ("kubernetes", "labels", "annotations")
-            labels |= _flat(value if plain else {f"{name}_{key}": inner for key, inner in value.items()})
+            _flat(value, labels, "" if name in ("kubernetes", "labels", "annotations") else f"{name}_")
         elif isinstance(value, str | int):
             labels[name] = str(value)
     return labels

@@ -15,8 +15,10 @@ import msgspec
 from megatron_monitor.parsers.json_text import read_json
 from megatron_monitor.receiver.wire import Fields, TooLargeError, WireError, decode_protobuf
 
-_MAX_LABELS = 64  # of a stream
-_MAX_LABEL_CHARACTERS = 256
+MAX_LABELS = 64
+"""Of a stream; the first ones count."""
+MAX_LABEL_CHARACTERS = 256
+"""Of a name, and of a value."""
 _MAX_LABEL_BYTES = 1 << 16  # of all labels as one text: to match 8 MiB takes a second
 _MAX_STREAMS = 2_000  # of a body: all of a tenant; to find the run of one takes 0.1 ms
 _MAX_JSON_PARTS = 500_000  # objects, lists and values of a body: each takes 60 bytes when parsed
@@ -86,8 +88,8 @@ class Push:
         if stream is None:
             if len(self.streams) >= _MAX_STREAMS:
                 raise TooLargeError(f"more than {_MAX_STREAMS} streams")
-            most = _MAX_LABEL_CHARACTERS
-            stream = self._by_labels[key] = Stream({name[:most]: text[:most] for name, text in key[:_MAX_LABELS]})
+            most = MAX_LABEL_CHARACTERS
+            stream = self._by_labels[key] = Stream({name[:most]: text[:most] for name, text in key[:MAX_LABELS]})
             self.streams.append(stream)
         return stream
 
@@ -132,7 +134,7 @@ def _loki_labels(text: str) -> dict[str, str]:
     """Match pairs one after the other, up to the first other text: a search would take quadratic time."""
     labels: dict[str, str] = {}
     at = 0
-    while len(labels) < _MAX_LABELS and (pair := _PAIR.match(text, at)) is not None:
+    while len(labels) < MAX_LABELS and (pair := _PAIR.match(text, at)) is not None:
         labels[pair[1]] = _ESCAPED.sub(lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), pair[2])
         at = pair.end()
     return labels
@@ -154,6 +156,7 @@ def _otlp(request: Mapping[str, Any]) -> Push:
         if not resource.get("scopeLogs"):
             continue
         about = _attributes(_dict(resource, "resource"))
+        streams = dict[tuple[tuple[str, str], ...], Stream]()  # by the attributes of the record alone
         for scope in _dicts(resource, "scopeLogs"):
             for record in _dicts(scope, "logRecords"):
                 try:
@@ -163,12 +166,14 @@ def _otlp(request: Mapping[str, Any]) -> Push:
                 except (ValueError, TypeError):
                     push.refused += 1
                     continue
-                labels = about | _attributes(record)
-                if (tag := labels.pop("logtag", "")) in ("P", "F"):  # cut by the container runtime
-                    output = labels.get("log.iostream") or labels.get("stream", "stdout")
+                own = _attributes(record)
+                if (tag := own.pop("logtag", "")) in ("P", "F"):  # cut by the container runtime
+                    output = own.get("log.iostream") or own.get("stream", "stdout")
                     partial = {"log": text.decode("utf-8", "replace"), "stream": output, "logtag": tag}
                     text = msgspec.json.encode(partial)
-                push.stream(labels).entries.append((at, text))
+                if (stream := streams.get(key := tuple(own.items()))) is None:
+                    stream = streams[key] = push.stream(about | own)
+                stream.entries.append((at, text))
     return push
 
 
@@ -219,9 +224,11 @@ def _dicts(holder: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _texts(labels: Mapping[Any, Any]) -> dict[str, str]:
-    """Return names and values as text; values of other types are left out."""
+    """Return the first names and values as text; values of other types are left out."""
     texts: dict[str, str] = {}
     for pair in labels.items():
+        if len(texts) == MAX_LABELS:
+            break
         name, value = (text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in pair)
         if isinstance(name, str) and isinstance(value, str):
             texts[name] = value

@@ -44,6 +44,7 @@ MAX_BODY_BYTES = 8 << 20  # packed and unpacked: agents send 1 to 4 MiB; parsed 
 _STREAMS_PER_RUN = 10  # on average; each is a file and costs the daemon some 20 kB
 _MAX_NEW_STREAMS = 500  # of a body, then it must come again: to create a file takes 0.5 ms
 _ACTIVE = 3600.0  # seconds since its last line for which a stream counts to the quota of its tenant
+_LATEST = 2**63  # Unix nanoseconds; later ones are no time, and cannot be written
 _MAX_UNNAMED_LOGGED = 20  # sets of labels that name no run
 _REPORT_INTERVAL = 1.0  # seconds between two reports of the agents
 _PROTOBUF = ("application/x-protobuf", "application/protobuf")
@@ -81,7 +82,7 @@ class Credentials:
 class _Tenant:
     """How much of its quota a tenant has used."""
 
-    streams: dict[str, float] = field(default_factory=dict)  # name -> monotonic time of its last line
+    streams: dict[str, float] = field(default_factory=dict)  # name -> monotonic time of its last line, the oldest first
     runs: dict[str, float] = field(default_factory=dict)
     bytes_left: float = 0.0
     at: float = float("-inf")
@@ -104,11 +105,13 @@ class _Tenant:
             (self.runs, file.run, quota.max_runs),
         ):
             if name not in active and len(active) >= limit:
-                for old in [other for other, at in active.items() if now - at > _ACTIVE]:
-                    del active[old]
+                while active and now - active[oldest := next(iter(active))] > _ACTIVE:
+                    del active[oldest]
                 if len(active) >= limit:
                     return False
-        self.streams[file.name] = self.runs[file.run] = now
+        for active, name in ((self.streams, file.name), (self.runs, file.run)):
+            active.pop(name, None)
+            active[name] = now
         return True
 
 
@@ -260,7 +263,7 @@ class Receiver:
             file, agent, is_heartbeat = origin_of(stream.labels, tenant, self._watches)
             if agent and stream.entries:
                 until, had_heartbeat, refused = seen.get(agent, (0.0, False, False))
-                last = max(at for at, _ in stream.entries) / 1e9 or now
+                last = min(max(0, *(at for at, _ in stream.entries)), _LATEST) / 1e9 or now
                 refused = refused or stream.labels.get("heartbeat") == REFUSED
                 seen[agent] = max(until, last), is_heartbeat or had_heartbeat, refused
             if file is not None:

@@ -203,6 +203,8 @@ class Spool:
         size = path.stat().st_size
         if is_old and file is None:
             path.unlink()
+            with contextlib.suppress(OSError):  # other streams of the run
+                path.parent.rmdir()
         elif size and self._sizes[tenant] > self.size:
             if file is not None:
                 file.close()

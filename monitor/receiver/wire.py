@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from cramjam import DecompressionError, snappy
 
+_MAX_MEMBERS = 100  # of gzip (RFC 1952): each costs a copy of those after it
 _MAX_FIELDS = 260_000  # of a body: each takes a microsecond and up to 190 bytes
 
 Fields: TypeAlias = Mapping[int, tuple[str, Any]]
@@ -28,16 +29,20 @@ def unpack(body: bytes, encoding: str, limit: int) -> bytes:
         return unpack_snappy(body, limit)
     if encoding not in ("gzip", "deflate"):
         raise WireError(f"Content-Encoding {encoding[:40]!r} is not supported: use gzip, deflate, snappy or none")
-    inflate = zlib.decompressobj(47)  # gzip or zlib by its header
-    try:
-        data = inflate.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise WireError(str(error)) from error
-    if len(data) > limit:
-        raise TooLargeError(f"more than {limit} bytes")
-    if not inflate.eof:
-        raise WireError("the body is cut")
-    return data
+    data = b""
+    for _ in range(_MAX_MEMBERS):
+        inflate = zlib.decompressobj(47)  # gzip or zlib by its header
+        try:
+            data += inflate.decompress(body, limit + 1 - len(data))
+        except zlib.error as error:
+            raise WireError(str(error)) from error
+        if len(data) > limit:
+            raise TooLargeError(f"more than {limit} bytes")
+        if not inflate.eof:
+            raise WireError("the body is cut")
+        if not (body := inflate.unused_data):
+            return data
+    raise TooLargeError(f"more than {_MAX_MEMBERS} members of gzip")
 
 
 def unpack_snappy(body: bytes, limit: int) -> bytes:

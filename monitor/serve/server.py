@@ -35,6 +35,7 @@ from megatron_monitor.serve.tls import Tls
 
 _log = logging.getLogger(__name__)
 _HEAD_CHUNK = 4096  # bytes that are parsed together: a head may exceed its limit by this much
+_MAX_CHUNKS = 10_000  # of a body: to parse one takes 4 us; clients send 4 KiB and more in each
 _BACKLOG = 256
 _SEND_BUFFER = 256 * 1024  # bytes of an answer that the system holds for a client that does not read
 _DRAIN_SECONDS = 1.0  # to read the rest of a refused body: a connection reset would destroy the answer
@@ -53,11 +54,29 @@ _HEADERS = [
 _Message = dict[str, Any]
 
 
+class _Connection(h11.Connection):
+    """The HTTP/1.1 state of a connection, with a limit on the chunks of a body."""
+
+    _chunks = 0
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Return the next event. RemoteProtocolError if the client breaks the protocol or the limit."""
+        event = super().next_event()
+        if isinstance(event, h11.Data):
+            self._chunks += event.chunk_start
+            if self._chunks > _MAX_CHUNKS:
+                raise h11.RemoteProtocolError("too many chunks")
+        elif isinstance(event, h11.Request):
+            self._chunks = 0
+        return event
+
+
 class _Protocol(H11Protocol):
     """A connection of uvicorn with time limits before a request."""
 
     def __init__(self, server: "HttpServer") -> None:
         super().__init__(server.config, server.state, {"connection": self}, server.loop)
+        self.conn = _Connection(h11.SERVER, server.limits.head_bytes)
         self._server = server
         self._head: asyncio.TimerHandle | None = None
 

@@ -1,6 +1,7 @@
 """What agents write to a topic, as streams of dated lines."""
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -50,6 +51,19 @@ def test_what_is_read(value: bytes | dict[str, object], labels: dict[str, str], 
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     (stream,) = push_of(body, {"host": "n7"}, AT).streams
     assert (stream.labels, stream.entries) == (labels, lines)
+
+
+def test_a_record_of_long_names() -> None:
+    """Each of its labels would have the name of all fields around it: 500 kB of text would be 25 GB."""
+    inner = {str(number): {"x": {"y" * 300: "v"}} for number in range(200)}
+    body = json.dumps({"log": "a", "n" * 500_000: inner}).encode()
+    tracemalloc.start()
+    (stream,) = push_of(body, {}, AT).streams
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(stream.labels), max(map(len, stream.labels)), peak < 10 << 20) == (1, 256, True)
+    (stream,) = push_of(json.dumps({"log": "a", "n": inner}).encode(), {}, AT).streams
+    assert (len(stream.labels), max(map(len, stream.labels))) == (64, 256)
 
 
 def test_a_record_of_too_many_lines() -> None:

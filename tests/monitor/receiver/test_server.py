@@ -232,6 +232,29 @@ def test_a_tenant_has_its_quota(running: Callable[..., Running]) -> None:
     assert [one.status(LOKI, loki("c", labels=some), bearer("small")) for some in (labels[2], streams[-1])] == [204] * 2
 
 
+class Counted(dict[str, float]):
+    """Counts the names that are looked through."""
+
+    looked = 0
+
+    def __iter__(self) -> Iterator[str]:
+        """Each name once."""
+        for name in super().__iter__():
+            self.looked += 1
+            yield name
+
+
+def test_a_refused_stream_costs_no_search_of_the_others() -> None:
+    """The oldest is looked at: thousands of streams in one body would each look through thousands."""
+    quota, tenant = load("receiver: {listen: 127.0.0.1:1, max_runs: 10}").receiver, module._Tenant()
+    tenant.streams, tenant.runs = streams, runs = Counted(), Counted()
+    answers = [tenant.is_within_quota(StreamFile(f"{n % 3}", str(n), ""), quota, 0.0) for n in range(200)]
+    assert (sum(answers), streams.looked, runs.looked) == (100, 100, 0)
+    assert tenant.is_within_quota(StreamFile("0", "5", ""), quota, 3000.0)
+    assert tenant.is_within_quota(StreamFile("0", "new", ""), quota, 3601.0)
+    assert list(streams) == ["5", "new"]
+
+
 def test_a_tenant_leaves_threads_to_others(running: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its requests that take long hold half of them; the further ones come again, and those of another are taken."""
     one, waiting, append = running(tenants("slow", "calm")), threading.Event(), module.Spool.append
@@ -412,6 +435,18 @@ def test_a_stream_that_moves_ahead_with_each_push(running: Callable[..., Running
     assert (stamps[-1], one.counted()["lines_total ahead"]) == ("2026-04-24T03:11:40", 9.0)
 
 
+def test_times_that_are_none(running: Callable[..., Running]) -> None:
+    """In lines and heartbeats: what has no date of its own is as old as its arrival, and no body is refused."""
+    one = running()
+    for at in ("9" * 400, str(10**21), "-5", str(-(10**30))):
+        for labels in ({"agent": "n7", "heartbeat": "x"}, {"agent": "n7", "run": "gpt"}):
+            for text in "abc":
+                body = json.dumps({"streams": [{"stream": labels, "values": [[at, text + at[:9]]]}]}).encode()
+                assert one.status(LOKI, body) == 204
+        one.clock.advance(5.0)
+    assert len(one.lines()) == 12
+
+
 def test_many_new_agents_at_once(running: Callable[..., Running]) -> None:
     """A body of two thousand heartbeats is one of others: nothing is done that grows with their square."""
     one = running()
@@ -434,7 +469,9 @@ def test_a_body_that_is_announced_too_large(running: Callable[..., Running]) -> 
 
 
 def test_a_client_that_asks_before_it_sends(running: Callable[..., Running]) -> None:
-    """`Expect: 100-continue`, as libcurl does for large bodies; a body in chunks; one that stops halfway is no push."""
+    """`Expect: 100-continue`, as libcurl does for large bodies; a body in chunks, but not in chunks of a byte; one that
+    stops halfway is no push.
+    """
     one = running()
     body = loki("a")
     with socket.create_connection(one.receiver.server.address, timeout=slack(5)) as client:
@@ -446,6 +483,9 @@ def test_a_client_that_asks_before_it_sends(running: Callable[..., Running]) -> 
         body = loki("b")
         client.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
         assert client.recv(1000).startswith(b"HTTP/1.1 204")
+        client.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + b"1\r\n \r\n" * 10_001)
+        assert client.recv(1000).startswith(b"HTTP/1.1 400")
+    with socket.create_connection(one.receiver.server.address, timeout=slack(5)) as client:
         client.sendall(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
         client.shutdown(socket.SHUT_WR)
         assert client.recv(1000) == b""

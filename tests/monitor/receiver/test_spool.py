@@ -243,6 +243,7 @@ def test_a_tenant_keeps_so_many_files(tmp_path: Path) -> None:
     spool.open(NOW)
     there = [(tmp_path / "spool" / stream.name).exists() for stream in (*others, *invented)]
     assert there == [True] * 3 + [True] + [False] * 4 + [True] * 4
+    assert len(list((tmp_path / "spool" / "a").iterdir())) == 5, "no folder is left behind"
 
 
 def test_one_receiver_a_directory(tmp_path: Path) -> None:

@@ -78,7 +78,11 @@ def test_bombs(pack: object) -> None:
         unpack(bomb, "gzip", MOST - 1)
     assert tracemalloc.get_traced_memory()[1] < 4 * MOST
     tracemalloc.stop()
-    for body, encoding in ((packed[:-1], "gzip"), (b"nothing", "gzip"), (b"x", "br")):
+    assert unpack(pack(b"a") + pack(b"") + pack(b"b"), "gzip", MOST) == b"ab"  # type: ignore[operator]
+    for many, size in (([pack(b"a" * MOST), pack(b"b")], MOST), ([pack(b"")] * 101, MOST)):  # type: ignore[operator]
+        with pytest.raises(TooLargeError):
+            unpack(b"".join(many), "gzip", size)
+    for body, encoding in ((packed[:-1], "gzip"), (packed + b"x", "gzip"), (b"nothing", "gzip"), (b"x", "br")):
         with pytest.raises(WireError):
             unpack(body, encoding, MOST)
     with pytest.raises(TooLargeError):  # it says how large it is
@@ -138,6 +142,10 @@ SHAPES: dict[str, tuple[Callable[[bytes], Push], bytes]] = {
     "empty streams": (loki_json, json.dumps({"streams": [{"stream": {"a": str(n)}} for n in range(20_000)]}).encode()),
     "one object of many keys": (otlp_json, b'{"a":1' + b',"ab":1' * 1_000_000 + b"}"),
     "empty records": (otlp_json, b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[' + b"{}," * 1_000_000 + b"{}]}]}]}"),
+    "attributes of a resource": (
+        otlp_json,
+        otlp_push({f"a{n}": "" for n in range(20_000)}, [(NS, 0, "", {})] * 20_000, as_json=True),
+    ),
     "empty fields": (otlp_protobuf, b"\x0a\x00" * 2_000_000),
     "messages in messages": (otlp_protobuf, b"\x0a\x04\x12\x02\x12\x00" * 200_000),
     "unknown fields": (otlp_protobuf, b"\x78\x00" * 2_000_000),
