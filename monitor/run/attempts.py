@@ -228,12 +228,13 @@ def take_bar(state: RunState, total: int, context: EventContext) -> None:
 
 def take_iteration(state: RunState, event: IterationLogged, context: EventContext) -> bool:
     """Apply a line of the loop. Return True if it reports a new step."""
-    seen, number = _see_iteration(state, event, context.source), state.attempt.number
+    seen = _see_iteration(state, event, context.source)
     if seen in ("copy of a step", "late step"):
-        state.copies.moved(context.source, event.iteration, number)
-    if not _follow(state, seen, context):
+        state.copies.count(context.source, state.attempt.number).last_iteration = event.iteration
+    if seen != "new step" and not _follow(state, seen, context):
         return False
-    take_over(state, "iteration", event.format, context)
+    if state.attempt.step_source != "iteration":
+        take_over(state, "iteration", event.format, context)
     state.copies.remember(event, context.source, state.attempt.number)
     return True
 

@@ -28,18 +28,15 @@ class Coverage(Struct):
     """Seconds in which the monitor was stopped, while no progress has come since. They do not move the exported
     deadline, so that an alert about a missed deadline remains until the monitor knows more."""
 
-    def observed(self, at: float) -> float:
-        """Return the observed seconds until `at`. Only differences are meaningful."""
-        return (at if self.until is None else min(at, self.until)) - self.missed
-
     def unobserved(self, at: float | None = None) -> float:
         """Return the unobserved seconds since the last progress, until `at`, or until the present gap."""
-        missed = self.missed if at is None else at - self.observed(at)
-        return max(0.0, missed - self.missed_before)
+        gap = 0.0 if at is None or self.until is None else max(0.0, at - self.until)
+        return max(0.0, gap + self.missed - self.missed_before)
 
     def note_progress(self, at: float, seen: float | None = None) -> None:
         """Record progress at an instant. `seen`: the instant of reading, if it arrived late."""
-        self.missed_before = at - self.observed(at if seen is None else seen)
+        seen = at if seen is None else seen
+        self.missed_before = at - (seen if self.until is None else min(seen, self.until)) + self.missed
         self.unconfirmed, self.absent = None, 0.0
 
     def stop(self, since: float, *, partial: bool = False) -> bool:

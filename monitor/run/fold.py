@@ -51,13 +51,21 @@ def fold(
     clock = _note_line(state, event, at)
     attempt, counted = state.attempt, state.iterations_total
     before, silent_work = attempt.phase, attempt.silent_work
-    moved = _handled(state, event, EventContext(source, at, live, clock, entry, settle))
+    context = EventContext(source, at, live, clock, entry, settle)
+    if kind in _OF_SET_UP and (mark := mark_of(event, source)) is not None:
+        take_mark(state, mark, context)
+    if kind in _CAUSES:
+        take_end(state, event, context)
+    handler = _HANDLERS.get(kind)
+    moved = handler is None or handler(state, event, context)
+    if not isinstance(moved, bool) and moved != state.attempt.phase:
+        enter(state, moved, at)
     now, phase = state.attempt, state.attempt.phase
     if phase == "crashed":
         _prove(state, live=live, new=before != "crashed")
     if kind in _NUMBERED:
         note_step(state, source, event)
-    stepped, entered = state.iterations_total != counted, drawn_as(phase) != drawn_as(before)
+    stepped, entered = state.iterations_total != counted, phase != before and drawn_as(phase) != drawn_as(before)
     if stepped or entered or kind in AMENDING or (moved and kind is events.ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
     if stepped and kind is not events.IterationLogged:  # the loop's own lines are remembered
@@ -74,20 +82,6 @@ def _follow_parts(state: RunState, before: Phase, event: Event) -> None:
     silence = state.attempt.parts.follow(before, state.attempt.phase, event)
     if silence > 0:
         state.learned.silences.learn(before, silence)
-
-
-def _handled(state: RunState, event: Event, context: EventContext) -> Moved:
-    """Call the event's handler and enter the phase that it returns."""
-    kind = type(event)
-    if kind in _OF_SET_UP and (mark := mark_of(event, context.source)) is not None:
-        take_mark(state, mark, context)
-    if kind in _CAUSES:
-        take_end(state, event, context)
-    handler = _HANDLERS.get(kind)
-    moved = handler is None or handler(state, event, context)
-    if not isinstance(moved, bool):
-        enter(state, moved, context.at)
-    return moved
 
 
 def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: float, *, live: bool) -> None:
@@ -109,7 +103,7 @@ def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: 
 def _note_line(state: RunState, event: Event, at: float) -> float | None:
     """Record what every line shows: training, time, node. Return its stamp as seconds; None without a stamp."""
     if event.proves_training:
-        if state.attempt.foreign:
+        if state.attempt.evidence and state.attempt.foreign:
             state.attempt.forget()
             enter(state, "starting", at)
         state.proven = True
@@ -121,7 +115,13 @@ def _note_line(state: RunState, event: Event, at: float) -> float | None:
         note_node(state, event.node)
         if event.rank is not None:
             note_rank(state, event.rank, event.node)
-    return None if event.logged_at is None else _read_log_clock(state, event.logged_at)
+    clock = log_clock(event.logged_at)
+    if clock is not None:
+        if state.log_clock_first is None:
+            state.log_clock_first = clock
+        state.log_clock_last = max(clock, state.log_clock_last or clock)
+        state.attempt.stamped_at = state.iterations_total
+    return clock
 
 
 def _prove(state: RunState, *, live: bool, new: bool) -> None:
@@ -164,39 +164,27 @@ def _gap_phase(before: Phase, event: Event) -> Phase | None:
 def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: float) -> None:
     """Learn from a live silence of that kind in the phase `before` that ended in progress.
 
-    A silence that was reported as a hang only shows that it may come again.
+    It is a silence of the unreported work in it, or of its phase. One that was reported as a hang only shows that it
+    may come again.
     """
-    since, silences, hung = silent_since(state, at), state.learned.silences, state.attempt.hung
+    since, silences, attempt = silent_since(state, at), state.learned.silences, state.attempt
     if since is None or not state.live or at <= (state.progress_at or 0.0) or suspended(state):
         return
     seconds = max(0.0, at - since)
-    if hung or silences.is_forgiven(kind, seconds):
+    if attempt.hung or silences.is_forgiven(kind, seconds):
         silences.forgive(kind, seconds, at)
-    if not hung:
-        _learn(state, before, kind, event, seconds)
-
-
-def _learn(state: RunState, before: Phase, kind: str, event: Event, seconds: float) -> None:
-    """Learn a normal silence: of the unreported work in it, or of its phase."""
-    attempt, phase = state.attempt, _gap_phase(before, event)
+    if attempt.hung:
+        return
     if before in PARTS and attempt.parts.reported:
         attempt.parts.silence = max(attempt.parts.silence, seconds)
-    elif phase is not None and phase not in ENDED:
-        state.learned.silences.learn(kind if phase == before else phase, seconds)
-        expected = (attempt.pace.predicted() or 0.0) * (attempt.log_interval or 1)
-        if expected > 0 and kind == phase == attempt.phase == "training":
-            attempt.gap_ratios.add(seconds / expected)
-
-
-def _read_log_clock(state: RunState, text: str) -> float | None:
-    moment = log_clock(text)
-    if moment is None:
-        return None
-    if state.log_clock_first is None:
-        state.log_clock_first = moment
-    state.log_clock_last = max(moment, state.log_clock_last or moment)
-    state.attempt.stamped_at = state.iterations_total
-    return moment
+        return
+    phase = _gap_phase(before, event)
+    if phase is not None and phase not in ENDED:
+        silences.learn(kind if phase == before else phase, seconds)
+        if kind == phase == attempt.phase == "training":
+            expected = (attempt.pace.predicted() or 0.0) * (attempt.log_interval or 1)
+            if expected > 0:
+                attempt.gap_ratios.add(seconds / expected)
 
 
 # --- reports --------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def _add_step(state: RunState, iteration: int, time: float | None, latest_known:
     if timed is not None:
         when = latest_known if latest_known is not None and timed.iteration != iteration else time
         history.add_parts(timed.iteration, when, critical(timed), spreads(timed))
-    if time is not None:
+    if time is not None and history.phases and history.phases[-1][0] is None:
         _date_training(history, time - (attempt.step_seconds or 0.0))
     history.add_step(_row(state, time))
 
@@ -83,8 +83,8 @@ def _date_training(history: History, began: float) -> None:
     """Date the return to training: a line without a time about a validation or the end of a save ended it, and training
     began with this iteration.
     """
-    if history.phases and history.phases[-1][0] is None and history.phases[-1][2] == "training":
-        _, iteration, phase = history.phases[-1]
+    _, iteration, phase = history.phases[-1]
+    if phase == "training":
         before = history.phases[-2][0] if len(history.phases) > 1 else None
         history.phases[-1] = (began if before is None else max(began, before), iteration, phase)
 
@@ -103,11 +103,14 @@ def _note_restart(state: RunState, iteration: int, time: float | None) -> None:
 def _row(state: RunState, time: float | None) -> Row:
     """Return a row in the order of history.SERIES."""
     attempt = state.attempt
-    latest, memory = attempt.latest, attempt.memory
-    seconds, batch = attempt.step_seconds, derived.batch_size(state)
+    latest, topology, memory = attempt.latest, attempt.topology, attempt.memory
+    seconds, tflops = attempt.step_seconds, latest.tflops if latest.tflops is not None else attempt.effective_tflops
+    if tflops is None and seconds and attempt.pure_seconds and (computed := derived.computed_tflops(state)):
+        tflops = computed[1] * attempt.pure_seconds / seconds  # over the step's own time
     samples, tokens = state.history.consumed.take(
-        latest.iteration or 0, latest.consumed_samples, latest.consumed_tokens, batch, derived.sequence_length(state)
-    )
+        latest.iteration or 0, latest.consumed_samples, latest.consumed_tokens,
+        latest.global_batch_size or topology.global_batch_size, latest.sequence_length or topology.sequence_length,
+    )  # fmt: skip
     return (
         latest.iteration,
         time,
@@ -117,7 +120,7 @@ def _row(state: RunState, time: float | None) -> Row:
         latest.loss_scale,
         seconds,
         state.last_baseline,
-        printed if (printed := derived.printed_tflops(state)) is not None else _computed_tflops(state, seconds),
+        tflops,
         memory.max_reserved or memory.max_allocated,
         latest.learning_rate,
         latest.global_batch_size,
@@ -125,9 +128,3 @@ def _row(state: RunState, time: float | None) -> Row:
         tokens,
         state.gpu_seconds / 3600.0 or None,
     )
-
-
-def _computed_tflops(state: RunState, seconds: float | None) -> float | None:
-    """Return FLOPs over the step's own time."""
-    computed, pure = derived.computed_tflops(state), state.attempt.pure_seconds
-    return computed[1] * pure / seconds if computed and pure and seconds else None

@@ -91,7 +91,7 @@ class CountedSteps(Struct):
             event.lm_loss, event.grad_norm, event.consumed_samples, event.seconds_per_iteration, attempt, stream
         )  # fmt: skip
         seen[iteration] = [*seen.pop(iteration, ())[1 - _MAX_REPORTS :], report]
-        self.moved(stream, iteration, attempt)
+        self.count(stream, attempt).last_iteration = iteration
         _trim(seen, RING if self.several else _RING_OF_ONE)
 
     def is_reported(self, step: int, event: EngineStepLogged, attempt: int) -> bool:
@@ -102,10 +102,6 @@ class CountedSteps(Struct):
         """Remember a step of DeepSpeed's engine."""
         self.steps[step] = (attempt, event.form, event.loss, event.learning_rate, event.seconds_per_step)
         _trim(self.steps, _RING_OF_ONE)
-
-    def moved(self, stream: str, iteration: int, attempt: int) -> None:
-        """Note that the stream has reported this iteration."""
-        self.count(stream, attempt).last_iteration = iteration
 
     def count(self, stream: str, attempt: int) -> StreamPosition:
         """Note that an iteration of the stream has counted, by whichever step source. Return the stream's position."""

@@ -38,9 +38,13 @@ class StepReport(Struct, gc=False):
 def count_step(state: RunState, report: StepReport) -> Phase:
     """Count the reported iteration, which has finished. Return the phase that follows."""
     attempt, iteration, at = state.attempt, report.iteration, report.context.at
-    first = attempt.last_iteration is None
-    _close_timers(attempt)
-    delta = _interval(state, iteration)
+    last = attempt.last_iteration
+    first, outside = last is None, attempt.engine.gap.outside if attempt.step_source == "engine" else None
+    # complete the timers of the report before
+    attempt.timers.close(last, outside[1] if outside else attempt.step_seconds, attempt.log_interval or 1)
+    delta = iteration - (last or 0)
+    if last is None or delta != attempt.log_interval:
+        delta = _interval(state, iteration)
     if first:
         attempt.first_iteration, attempt.first_iteration_seconds = iteration, report.seconds
         state.mixed |= is_amid_set_up(state, iteration)
@@ -51,9 +55,10 @@ def count_step(state: RunState, report: StepReport) -> Phase:
         first_of_attempt(state, (attempt.first_iteration or 0) - delta + 1, first=first)
     attempt.last_iteration = attempt.latest.iteration = iteration
     attempt.iterations += delta
-    state.iterations_total = plus(state.iterations_total, delta)
+    state.iterations_total += delta
     attempt.setup_events.clear()
-    pass_by(attempt, at, report.context.source, step=True)
+    if attempt.evidence or attempt.collectives:
+        pass_by(attempt, at, report.context.source, step=True)
     attempt.step_seconds, attempt.others = None, 0
     if report.passed is not None:
         add_seconds(state, report.passed)
@@ -66,18 +71,13 @@ def count_step(state: RunState, report: StepReport) -> Phase:
         attempt.timers.settle(iteration, attempt.step_seconds)
     state.learned.highest_iteration = max(iteration, state.learned.highest_iteration or 0)
     attempt.step_timer.restart(at)
-    _leave_evaluation(state, report)
-    phase = _phase_after(attempt, iteration)
-    attempt.evaluation_due = attempt.evaluation_due or phase == "evaluating"
-    attempt.silent_work = _silent_work(state, iteration) if phase == "training" else None
+    if attempt.validations_since:
+        attempt.evaluation_sets, attempt.validations_since = attempt.validations_since, 0
+    if attempt.evaluation_due:
+        _leave_evaluation(state, report)
+    phase, attempt.silent_work = _after(state, iteration)
+    attempt.evaluation_due = phase == "evaluating"
     return phase
-
-
-def _close_timers(attempt: Attempt) -> None:
-    """Complete the timers of the report before."""
-    outside = attempt.engine.gap.outside if attempt.step_source == "engine" else None
-    seconds = attempt.step_seconds if outside is None else outside[1]
-    attempt.timers.close(attempt.last_iteration, seconds, attempt.log_interval or 1)
 
 
 def _count_before(state: RunState, seconds: float) -> None:
@@ -99,14 +99,11 @@ def _count_before(state: RunState, seconds: float) -> None:
 
 
 def _leave_evaluation(state: RunState, report: StepReport) -> None:
+    """No line has reported the evaluation that the arguments ask for. There may be no data: expect none before one is
+    seen.
+    """
     attempt = state.attempt
-    if attempt.validations_since:
-        attempt.evaluation_sets, attempt.validations_since = attempt.validations_since, 0
-    if not attempt.evaluation_due:
-        return
-    # No line has reported the evaluation that the arguments ask for. There may be no data: expect none before one is
-    # seen.
-    attempt.evaluation_due, attempt.evaluation_silent = False, True
+    attempt.evaluation_silent = True
     if report.context.live and state.progress_at is not None and report.context.at > state.progress_at:
         silence = max(0.0, report.context.at - state.progress_at - state.coverage.unobserved(report.context.at))
         if attempt.hung:
@@ -204,39 +201,24 @@ def measure(
     return lap or (None, None)
 
 
-def _evaluation_every(attempt: Attempt) -> int | None:
-    """Return the iterations between two evaluations; None or 0 without evaluations or if the number is unknown."""
-    topology = attempt.topology
-    return (topology.eval_interval or attempt.evaluation_interval) if topology.eval_iters != 0 else None
-
-
-def _silent_work(state: RunState, iteration: int) -> str | None:
-    """Return the work without a line of its own that may come before the next step: a save or an evaluation."""
-    attempt = state.attempt
-    if not state.learned.checkpoints.saves and _may_save(attempt, iteration):
-        return SILENT_SAVE
-    due = attempt.evaluation_silent and (every := _evaluation_every(attempt)) and iteration % every == 0
+def _after(state: RunState, iteration: int) -> tuple[Phase, str | None]:
+    """Return the phase after an iteration, and the work without a line of its own that may come before the next one: a
+    save or an evaluation.
+    """
+    attempt, topology = state.attempt, state.attempt.topology
+    if attempt.ending.state in ("crashed", "finished"):
+        return attempt.ending.state, None
+    if attempt.training_done:
+        return "exiting", None
+    every = (topology.eval_interval or attempt.evaluation_interval) if topology.eval_iters != 0 else None
+    evaluates = bool(every) and iteration % (every or 1) == 0
+    if evaluates and not attempt.evaluation_silent:
+        return "evaluating", None  # no line announces the evaluation
+    saves = topology.save_interval if topology.saves is not False and attempt.save.iteration is None else None
+    before_next = iteration + (attempt.log_interval or 1) - 1
+    if saves and not state.learned.checkpoints.saves and before_next // saves > (iteration - 1) // saves:
+        return "training", SILENT_SAVE
     # a loop that prints nothing but its bar may evaluate after an epoch
     total = attempt.trainer.total if attempt.step_source == "trainer" and not attempt.validations else None
     epoch = total is not None and total >= _MIN_STEPS and total // gcd(total, iteration) <= _MAX_EPOCHS
-    return SILENT_EVALUATION if due or epoch or program_of(attempt.format).silent else None
-
-
-def _may_save(attempt: Attempt, iteration: int) -> bool:
-    """Return True if the arguments ask for a save before the next report, and no line of the attempt has shown one."""
-    topology = attempt.topology
-    every = topology.save_interval if topology.saves is not False and attempt.save.iteration is None else None
-    if not every:
-        return False
-    return (iteration + (attempt.log_interval or 1) - 1) // every > (iteration - 1) // every
-
-
-def _phase_after(attempt: Attempt, iteration: int) -> Phase:
-    if attempt.ending.state in ("crashed", "finished"):
-        return attempt.ending.state
-    if attempt.training_done:
-        return "exiting"
-    every = _evaluation_every(attempt)
-    if every and iteration % every == 0 and not attempt.evaluation_silent:
-        return "evaluating"  # no line announces the evaluation
-    return "training"
+    return "training", SILENT_EVALUATION if evaluates or epoch or program_of(attempt.format).silent else None

@@ -26,12 +26,18 @@ def fold_iteration(state: RunState, event: IterationLogged, context: EventContex
     if not take_iteration(state, event, context):
         return False
     attempt, iteration = state.attempt, event.iteration
-    last = attempt.last_iteration
     _take_values(attempt, event)
-    state.skipped_iterations_total = plus(state.skipped_iterations_total, event.skipped_iterations or 0)
-    state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations or 0)
-    whole = bool(in_units) and last is None and attempt.number == 0 and iteration <= LONGEST_INTERVAL
-    seconds, steps = _seconds(state, event, context.clock, whole=whole)
+    if event.skipped_iterations:
+        state.skipped_iterations_total = plus(state.skipped_iterations_total, event.skipped_iterations)
+    if event.nan_iterations:
+        state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations)
+    first = attempt.last_iteration is None
+    whole = bool(in_units) and first and attempt.number == 0 and iteration <= LONGEST_INTERVAL
+    if attempt.step_timer.interrupted and _is_paused(attempt, event):
+        attempt.step_timer.interrupted = False  # the line's time does not include evaluations and saves
+    seconds, steps = event.seconds_per_iteration, None
+    if seconds is None:
+        seconds, steps = _measured(state, event, context.clock, whole=whole)
     # a later attempt may continue the time of the one before (Composer's does)
     states_begin = event.elapsed_seconds is not None and attempt.number == 0
     begun = (iteration, event.elapsed_seconds or 0.0) if states_begin else None
@@ -41,7 +47,8 @@ def fold_iteration(state: RunState, event: IterationLogged, context: EventContex
         attempt.iterations = iteration
         attempt.first_iteration_seconds = None  # a mean of many iterations does not measure the first one
     attempt.last_raw = raw if isinstance(raw := context.entry.raw, bytes) else raw.encode()
-    _explain(attempt, event.tflops, event.seconds_per_iteration or attempt.pure_seconds)
+    if event.tflops is not None and attempt.tflops_formula is None and attempt.unexplained < EXPLANATIONS:
+        _explain(attempt, event.tflops, event.seconds_per_iteration or attempt.pure_seconds)
     return phase
 
 
@@ -75,16 +82,19 @@ def _over_epochs(epochs: dict[int, tuple[int, int]], event: IterationLogged, epo
     return structs.replace(event, iteration=before + event.iteration)
 
 
-def _seconds(
+def _is_paused(attempt: Attempt, event: IterationLogged) -> bool:
+    """Return True if the loop's timer stops during evaluations and saves."""
+    stops_timer = event.logged_at is not None and program_of(event.format).pauses_timer_if_stamped
+    return stops_timer or not BETWEEN_STEPS.isdisjoint(attempt.timers.own)
+
+
+def _measured(
     state: RunState, event: IterationLogged, clock: float | None, *, whole: bool
 ) -> tuple[float | None, int | None]:
-    """Return (seconds per iteration, iterations measured over or None if the line prints the seconds)."""
+    """Return (seconds per iteration, iterations measured over or None if the line prints a rate) of a line without the
+    seconds.
+    """
     attempt = state.attempt
-    stops_timer = event.logged_at is not None and program_of(event.format).pauses_timer_if_stamped
-    if stops_timer or not BETWEEN_STEPS.isdisjoint(attempt.timers.own):
-        attempt.step_timer.interrupted = False  # the line's time does not include evaluations and saves
-    if event.seconds_per_iteration is not None:
-        return event.seconds_per_iteration, None
     batch = attempt.latest.global_batch_size
     if event.samples_per_second and batch and event.format not in BY_NAME:
         return batch / event.samples_per_second, None
@@ -93,10 +103,9 @@ def _seconds(
     return measure(state, event.iteration, event.elapsed_seconds, clock)
 
 
-def _explain(attempt: Attempt, printed: float | None, seconds: float | None) -> None:
+def _explain(attempt: Attempt, printed: float, seconds: float | None) -> None:
     """Find the formula of the printed TFLOPs. Takes half a millisecond: only for the first lines of an attempt."""
-    unknown = attempt.tflops_formula is None and attempt.unexplained < EXPLANATIONS
-    if unknown and printed is not None and seconds is not None and attempt.pure_seconds is not None:
+    if seconds is not None and attempt.pure_seconds is not None:
         batch_size, sequence_length = attempt.latest.global_batch_size, attempt.latest.sequence_length
         attempt.tflops_formula = flops.explain_printed(printed, attempt.topology, seconds, batch_size, sequence_length)
         attempt.unexplained += attempt.tflops_formula is None

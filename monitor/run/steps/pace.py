@@ -4,7 +4,7 @@ Evaluation and saving are subtracted before a time comes here. The time depends 
 planned), so that there is one window per global batch size, for the newest sizes only.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
 from megatron_monitor.statistics.median import median
@@ -44,8 +44,8 @@ class Pace:
 
     windows: dict[int, list[float]] = field(default_factory=dict)
     last_batch_size: int = 0
-    middle: float | None = None
-    """Median of the current window, if it was computed since the last step."""
+    ordered: list[float] = field(default_factory=list)
+    """The values of the current window in ascending order, for its median at each step."""
 
     def add(self, seconds: float, batch_size: int | None) -> None:
         """Add the seconds of an iteration."""
@@ -55,47 +55,35 @@ class Pace:
             window = self.windows[key] = self.windows.pop(key, [])  # the newest last
             while len(self.windows) > _SIZES:
                 del self.windows[next(iter(self.windows))]
-            self.last_batch_size = key
+            self.last_batch_size, self.ordered = key, sorted(window)
         window.append(seconds)
-        self.middle = None
-        if len(window) > 2 * _WINDOW:
-            del window[:-_WINDOW]
+        insort(self.ordered, seconds)
+        if len(window) > _WINDOW:
+            del self.ordered[bisect_left(self.ordered, window.pop(0))]
 
     @property
     def window(self) -> list[float]:
         """Return the last seconds per iteration at the current batch size, the newest last."""
-        return self.windows.get(self.last_batch_size, [])[-_WINDOW:]
+        return self.windows.get(self.last_batch_size, [])
 
     @property
     def baseline(self) -> float | None:
         """Return the median seconds per iteration at the current batch size. None before the third, because the first
         is an outlier.
         """
-        window = self.windows.get(self.last_batch_size, ())
-        return self._median() if len(window) >= 3 else None
+        return median(self.ordered) if len(self.ordered) >= 3 else None
 
     @property
     def band(self) -> tuple[float, float] | None:
         """Return the range of nine in ten iterations at the current batch size, relative to the baseline, such as
         (0.99, 1.02).
         """
-        ordered = sorted(self.window)
-        if len(ordered) < 3:
-            return None
-        middle, edge = median(ordered), len(ordered) // 20
-        return (ordered[edge] / middle, ordered[-1 - edge] / middle) if middle > 0 else None
+        ordered, middle, edge = self.ordered, self.baseline, len(self.ordered) // 20
+        return (ordered[edge] / middle, ordered[-1 - edge] / middle) if middle is not None and middle > 0 else None
 
     def predicted(self) -> float | None:
         """Return the maximum seconds of the next normal iteration: the larger of the median and the last one, so that a
         growing batch size is followed at once.
         """
         window = self.windows.get(self.last_batch_size)
-        if not window:
-            return None
-        middle, last = self._median(), window[-1]
-        return last if last > middle else middle
-
-    def _median(self) -> float:
-        if self.middle is None:
-            self.middle = median(self.window)
-        return self.middle
+        return max(median(self.ordered), window[-1]) if window else None
