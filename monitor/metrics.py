@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from megatron_monitor.breakdown.account import TimerLine
-from megatron_monitor.breakdown.profile import critical, spreads
+from megatron_monitor.breakdown.profile import critical
 from megatron_monitor.causes import causes, failure_of, lost_seconds
 from megatron_monitor.detectors import memory_pressure, slowdown
 from megatron_monitor.incidents import Incident, IncidentBook
@@ -149,14 +148,10 @@ def _section(view: RunView) -> Iterable[MetricSample]:
     )
 
 
-def _of_timers(read: Callable[[TimerLine], dict[str, float]]) -> Callable[[RunView], Iterable[MetricSample]]:
-    """Return a reader of the last timers, by category; the log prints them to ten microseconds."""
-
-    def samples(view: RunView) -> Iterable[MetricSample]:
-        timed = view.state.attempt.timers.shown
-        return () if timed is None else _named({name: round(value, 6) for name, value in read(timed).items()})
-
-    return samples
+def _timers(view: RunView, figure: int) -> Iterable[MetricSample]:
+    """Return a figure of the last timers (`critical`) by category; the log prints them to ten microseconds."""
+    timed = view.state.attempt.timers.shown
+    return () if timed is None else _named({name: round(value, 6) for name, value in critical(timed)[figure].items()})
 
 
 def _job(view: RunView) -> Iterator[MetricSample]:
@@ -169,8 +164,8 @@ def _job(view: RunView) -> Iterator[MetricSample]:
 
 
 _READS: dict[str, Callable[[RunView], Iterable[MetricSample] | HistogramSample | None]] = {
-    "parts": _of_timers(critical),
-    "spreads": _of_timers(spreads),
+    "parts": lambda view: _timers(view, 0),
+    "spreads": lambda view: _timers(view, 1),
     "hang_deadline": lambda view: _one(
         math.inf if view.hang_deadline is None else view.hang_deadline - view.state.coverage.absent
     ),

@@ -1,6 +1,6 @@
 """Medians of the timers of several iteration lines, by category."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -82,30 +82,22 @@ def _nested(names: tuple[str, ...]) -> list[tuple[str, str, list[str]]]:
     ]
 
 
-def critical(timed: TimerLine) -> dict[str, float]:
-    """Return category (or UNTIMED) -> seconds of an iteration on the rank that the others wait for: maximum of work,
-    minimum of waiting. A pass without printed parts is compute. The sum is the iteration's time.
+def critical(timed: TimerLine) -> tuple[dict[str, float], dict[str, float]]:
+    """Return (category or UNTIMED -> seconds of an iteration on the rank that the others wait for, category -> seconds
+    from the fastest to the slowest rank).
+
+    The rank has the maximum of work and the minimum of waiting. A pass without printed parts is compute. The sum is the
+    iteration's time. The second is empty if the log prints one rank's timers or the maximum.
     """
-    parts = _categories(timed, lambda key, low, high: low if key == "communication" else high)
-    if timed.seconds is not None:
-        parts[UNTIMED] = max(0.0, timed.seconds - sum(parts.values()))
-    return parts
-
-
-def spreads(timed: TimerLine) -> dict[str, float]:
-    """Return category -> seconds from the fastest to the slowest rank. Empty if the log prints one rank's timers or the
-    maximum.
-    """
-    return _categories(timed, lambda _, low, high: max(0.0, high - low)) if timed.across == "range" else {}
-
-
-def _categories(timed: TimerLine, figure: Callable[[str, float, float], float]) -> dict[str, float]:
-    """Return a figure of each category's minimum and maximum. A whole pass is compute."""
-    parts: dict[str, float] = {}
+    parts, spreads = dict[str, float](), dict[str, float]()
     for key, (low, high) in split(timed.timers).items():
         category = "compute" if key == WHOLE else key
-        parts[category] = parts.get(category, 0.0) + figure(category, low, high)
-    return parts
+        parts[category] = parts.get(category, 0.0) + (low if category == "communication" else high)
+        if timed.across == "range":
+            spreads[category] = spreads.get(category, 0.0) + max(0.0, high - low)
+    if timed.seconds is not None:
+        parts[UNTIMED] = max(0.0, timed.seconds - sum(parts.values()))
+    return parts, spreads
 
 
 def outside(timed: TimerLine) -> tuple[float, float] | None:

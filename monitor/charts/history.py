@@ -27,22 +27,24 @@ ABSENT = QUAD.pack(float("inf"), float("-inf"), 0.0, 0.0)
 _NAN = float("nan")
 
 
-def bucket_of(rows: Sequence[Row]) -> tuple[bytes, list[bytes]]:
-    """Return (axis record, the quad of each value) of the rows of one bucket."""
-    series = [_quad_of(column) for column in list(zip(*rows, strict=True))[AXIS_VALUES:]]
-    last, strange = rows[-1], sum(odd for _, odd in series)
+def bucket_of(rows: Sequence[Row], names: Sequence[str]) -> tuple[bytes, dict[str, bytes]]:
+    """Return (axis record, name -> quad of each value that a row has) of the rows of one bucket."""
+    quads, strange = dict[str, bytes](), 0
+    for name, column in zip(names, list(zip(*rows, strict=True))[AXIS_VALUES:], strict=True):
+        kept = [value for value in column if value is not None]
+        if not kept:
+            continue
+        low, high, total = min(kept), max(kept), sum(kept)
+        if not (_SMALLEST <= low <= high <= _LARGEST and total == total):  # one is NaN or infinite
+            known, kept = len(kept), [value for value in kept if _SMALLEST <= value <= _LARGEST]
+            strange += known - len(kept)
+            if not kept:
+                continue
+            low, high, total = min(kept), max(kept), sum(kept)
+        quads[name] = QUAD.pack(low, high, min(max(total, _SMALLEST), _LARGEST), len(kept))
+    last = rows[-1]
     time = _NAN if last[1] is None else last[1]
-    axis = AXIS.pack(_bounded(rows[0][0]), _bounded(last[0]), _bounded(last[2]), strange, time)
-    return axis, [quad for quad, _ in series]
-
-
-def _quad_of(values: Sequence[float | None]) -> tuple[bytes, int]:
-    """Return (the quad, number of values that were not finite) of one bucket of one series."""
-    kept = [value for value in values if value is not None and _SMALLEST <= value <= _LARGEST]
-    strange = len(values) - values.count(None) - len(kept)
-    if not kept:
-        return ABSENT, strange
-    return QUAD.pack(min(kept), max(kept), min(max(sum(kept), _SMALLEST), _LARGEST), len(kept)), strange
+    return AXIS.pack(_bounded(rows[0][0]), _bounded(last[0]), _bounded(last[2]), strange, time), quads
 
 
 def _bounded(number: float | None) -> int:
@@ -163,15 +165,13 @@ class Track(Struct):
     def _close(self, names: tuple[str, ...]) -> None:
         """Move the open rows into a bucket, and merge neighbours if the track is full."""
         before = len(self)
-        axis, quads = bucket_of(self.open)
+        axis, quads = bucket_of(self.open, names)
         self.open.clear()
         self.axis += axis
-        for name, quad in zip(names, quads, strict=True):
-            column = self.series.get(name)
-            if column is not None:
-                column += quad
-            elif quad != ABSENT:
-                self.series[name] = bytearray(ABSENT * before + quad)
+        for name, column in self.series.items():
+            column.extend(quads.pop(name, ABSENT))
+        for name, quad in quads.items():
+            self.series[name] = bytearray(ABSENT * before + quad)
         if len(self) >= BUCKETS:
             self._halve()
 

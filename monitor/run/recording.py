@@ -1,6 +1,6 @@
 """Adds rows to a run's history: `fold` calls `record` after an event that charts show."""
 
-from megatron_monitor.breakdown.profile import critical, spreads
+from megatron_monitor.breakdown.profile import critical
 from megatron_monitor.charts.history import History, Row
 from megatron_monitor.parsers.events import EngineStepLogged, Event, ThroughputReported, TrainerLogged, ValidationLogged
 from megatron_monitor.run import derived
@@ -57,7 +57,7 @@ def _add_step(state: RunState, iteration: int, time: float | None, latest_known:
     timed = attempt.timers.last
     if timed is not None:
         when = latest_known if latest_known is not None and timed.iteration != iteration else time
-        history.add_parts(timed.iteration, when, critical(timed), spreads(timed))
+        history.add_parts(timed.iteration, when, *critical(timed))
     if time is not None and history.phases and history.phases[-1][0] is None:
         _date_training(history, time - (attempt.step_seconds or 0.0))
     history.add_step(_row(state, time))

@@ -28,11 +28,9 @@ def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 
     closed = len(track)
     start = min(max(start, 0), closed)
     if track.open:
-        last_axis, quads = bucket_of(track.open)
+        last_axis, quads = bucket_of(track.open, names)
         axis += last_axis
-        for name, quad in zip(names, quads, strict=True):
-            if name in series or quad != ABSENT:
-                series[name] = series.get(name, ABSENT * closed) + quad
+        series = {name: series.get(name, ABSENT * closed) + quads.get(name, ABSENT) for name in {**series, **quads}}
     records = list(AXIS.iter_unpack(axis[start * AXIS.size :]))
     return {
         "width": track.width,
