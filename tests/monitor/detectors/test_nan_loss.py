@@ -81,7 +81,7 @@ def test_a_copy_without_the_loss_is_not_the_line() -> None:
     log.lines(bloom(iteration, log.around(2.5, 0.01)) for iteration in range(1, 30))
     for text in (bloom(24, 2.5), bloom(29, None)):
         for entry in SourceReader().feed(text.encode()):
-            log.run.state.copies.moved("rank0.log", entry.event.iteration - 1, 0)  # it is behind, not restarted
+            log.run.state.copies.count("rank0.log", 0).last_iteration = entry.event.iteration - 1  # it is behind
             log.reported += log.judge.take(log.run, [entry], "rank0.log", log.at, True)
     assert log.incidents == set()
 
