@@ -6,7 +6,7 @@ The numbers of a loop that begins anew, without an end or a set-up before it, co
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -47,21 +47,23 @@ class InferredSteps(Struct, omit_defaults=True):
     held: dict[str, list[tuple[int, str, StepInferred]]] = field(default_factory=dict)
     """Words -> lines that may be the loop's, or show that it has gone back."""
 
-    def read(self, entries: Iterable[LogEvent]) -> list[LogEvent]:
+    def read(self, entries: list[LogEvent]) -> list[LogEvent]:
         """Return the entries with the steps of the loop among them."""
         found: list[LogEvent] = []
-        for entry in entries:
+        for index, entry in enumerate(entries):
             event = entry.event
+            self.off = self.off or isinstance(event, _KNOWN)
+            if self.off:
+                return [*found, *entries[index:]] if found else entries
             if type(event) is StepInferred:
                 found += self._read(entry, event)
             else:
-                self.off = self.off or isinstance(event, _KNOWN)
                 self.interrupted = self.interrupted or not isinstance(event, _AT_WORK)
                 found.append(entry)
         return found
 
     def _read(self, entry: LogEvent, event: StepInferred) -> list[LogEvent]:
-        place = None if self.off else _place(event)
+        place = _place(event)
         words = "" if place is None else _words(entry.text)
         if place is None or not words:
             return [entry]

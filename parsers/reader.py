@@ -27,7 +27,7 @@ from megatron_monitor.parsers.events import ANSI, Event, LineDiscarded, LogEvent
 from megatron_monitor.parsers.inferred import InferredSteps
 from megatron_monitor.parsers.redaction import in_key, masked
 from megatron_monitor.parsers.registry import GATHERERS, RULES
-from megatron_monitor.parsers.wrappers import PARTIAL, Unwrapper
+from megatron_monitor.parsers.wrappers import Unwrapper
 
 _MALFORMED = 500  # maximum characters of a line in a report about malformed lines
 _KEY_LINES = 120  # lines of a private key of 16,384 bits
@@ -99,7 +99,7 @@ class SourceReader:
         self.fed_bytes += len(chunk)
         out: list[LogEvent] = []
         self._read(self._splitter.feed(chunk), out)
-        return out if self._inferred.off else self._inferred.read(out)
+        return self._inferred.read(out)
 
     def skip(self, count: int) -> None:
         """Pass over a hole of `count` bytes in the stream."""
@@ -183,22 +183,22 @@ class SourceReader:
 
     def _read_block(self, block: Block, out: list[LogEvent]) -> None:
         """Read the block and append its events to `out`."""
-        data, numbers = block.data, list[int]()
-        if block.first_line == 1 and data.startswith(_BYTE_ORDER):
+        data, first = block.data, block.first_line
+        if first == 1 and data.startswith(_BYTE_ORDER):
             data = data.lstrip(b"\xff\xfe\xef\xbb\xbf")
-        if b"\r" in data:
-            # `\r\n` and a bare `\r` are one line end. Lines are numbered by `\n` alone, as in editors.
-            physical = data.replace(b"\r\n", b"\n").split(b"\n")
-            for number, several in enumerate(physical, block.first_line):
-                numbers += [number] * (several.count(b"\r") + 1)
-            data = b"\n".join(physical).replace(b"\r", b"\n")
         lines = data.split(b"\n")
-        lines.pop()  # the data ends in a line end
-        numbers = numbers or list(range(block.first_line, block.first_line + len(lines)))
-        if self._unwrapper.parts or _carries(data):
-            lines, numbers = self._unwrapped(lines, numbers)
+        numbers: Sequence[int] = range(first, first + len(lines))
+        if b"\r" in data:
+            several = [line.count(b"\r") + (not line.endswith(b"\r")) for line in lines]
+            numbers = [number for number, count in zip(numbers, several, strict=True) for _ in range(count)]
+            lines = data.splitlines()  # a line end is `\n`, `\r\n` or a bare `\r`
             data = b"\n".join(lines)
-        known = self._memo.known(data)
+        else:
+            lines.pop()  # the data ends in a line end
+        known, carries = self._memo.known(data)
+        if self._unwrapper.parts or carries:
+            lines, numbers = self._unwrapped(lines, numbers)
+            known, _ = self._memo.known(b"\n".join(lines))
         place, count = 0, len(lines)
         while place < count:
             if self._open:  # an open gatherer is offered every line
@@ -230,7 +230,7 @@ class SourceReader:
                     break
             place = index + 1
 
-    def _unwrapped(self, lines: Sequence[bytes], numbers: Sequence[int]) -> tuple[list[bytes], list[int]]:
+    def _unwrapped(self, lines: Sequence[bytes], numbers: Sequence[int]) -> tuple[list[bytes], Sequence[int]]:
         """Return the lines without the JSON or record marks that carry them, and the number of the physical line of
         each.
         """
@@ -322,11 +322,6 @@ class SourceReader:
             else:
                 events = item.events() if isinstance(item, Spanned) else [item]
                 out.extend(LogEvent(number, name, event, shown) for event in events)
-
-
-def _carries(data: bytes) -> bool:
-    """Return True if lines of the data carry other lines or parts of them."""
-    return data.startswith(b'{"') or b'\n{"' in data or any(mark in data for mark in PARTIAL)
 
 
 def _segments(raw: bytes) -> tuple[tuple[str, Line], ...]:

@@ -59,8 +59,7 @@ _CRI = re.compile(
     rf"(?:\[pod/{_NAME}/[\w.-]{{1,63}}\] |<14>1 \S+ {_NAME} log - - - |{_ISO} ){{0,6}}"
     rf"{_ISO} (?P<stream>std(?:out|err)) (?P<tag>[PF])(?::\S*)? ".encode()
 )
-PARTIAL: Final = (b"stdout P ", b"stderr P ")
-"""Text in a block of lines if a runtime has cut one of them."""
+_PARTIAL: Final = (b"stdout P ", b"stderr P ")  # in a line that a runtime has cut
 _DOCKER = frozenset({"log", "stream", "time", "attrs"})
 _PART_LENGTH = 16_000  # characters: docker cuts at 16,384 bytes
 _TIME_FIELDS = ("time", "timestamp", "@timestamp", "date", "__REALTIME_TIMESTAMP")
@@ -78,6 +77,11 @@ def bare(text: str) -> str:
             break
         text = text[match.end() :]
     return text
+
+
+def may_carry(line: bytes) -> bool:
+    """Return True if the line may carry another one or a part of one. Digits do not decide that."""
+    return line.startswith(b'{"') or any(mark in line for mark in _PARTIAL)
 
 
 class Unwrapper(Struct, omit_defaults=True):

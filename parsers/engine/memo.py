@@ -11,6 +11,7 @@ from typing import TypeAlias
 from megatron_monitor.parsers.engine.scan import Scanner
 from megatron_monitor.parsers.engine.spans import SHAPE, Layout, NoLayoutError, Spanned
 from megatron_monitor.parsers.events import Event
+from megatron_monitor.parsers.wrappers import may_carry
 
 _MAX_BYTES = 4 << 20  # of remembered shapes; above it all are forgotten. A log of 500 MB has some thousand
 _LAYOUT = 1000  # bytes of a layout
@@ -29,7 +30,7 @@ class Shape:
         self.rules = rules
         self.tries = 0
         self.layout: Layout | None = None
-        self.answer: tuple[bytes, list[tuple[str, Spanned]]] | None = None
+        self.answer: tuple[bytes, list[tuple[str, Spanned | Event]]] | None = None
         """The first line and the answer of the rules, until a second line of the shape comes."""
 
 
@@ -52,57 +53,73 @@ class Memo:
         self.scanner = scanner
         self.used = used
         self._shapes: dict[bytes, Known] = {}
+        self._carriers = set[bytes]()
+        """Shapes of lines that may carry other lines or parts of them."""
         self._any_width: dict[bytes, Shape] = {}
         """The first of the shapes that differ only in the widths of their numbers, by the shape with one digit per
         number."""
         self._bytes = 0
 
-    def known(self, data: bytes) -> list[Known]:
-        r"""Return what is known about each line of `data`, cut at `\n`. New shapes are searched for anchors."""
+    def known(self, data: bytes) -> tuple[list[Known], bool]:
+        r"""Return what is known about each line of `data`, cut at `\n`, and whether one of them may carry other lines.
+        New shapes are searched for anchors.
+        """
         shapes = data.translate(SHAPE).split(b"\n")
         get = self._shapes.get
         known = [get(shape, _NEW) for shape in shapes]
+        carries = bool(self._carriers) and not self._carriers.isdisjoint(shapes)
         if _NEW in known:
             new = [index for index, entry in enumerate(known) if entry is _NEW]
-            self._search(shapes, known, new)
-        return known
+            carries |= self._search(shapes, known, new)
+        return known, carries
 
-    def _search(self, shapes: Sequence[bytes], known: list[Known], new: Sequence[int]) -> None:
+    def _search(self, shapes: Sequence[bytes], known: list[Known], new: Sequence[int]) -> bool:
+        """Search the shapes at the indices `new`. Return True if one of their lines may carry others."""
+        found = False
         distinct: dict[bytes, Known] = dict.fromkeys([shapes[index] for index in new])
         for shape, rules in zip(distinct, self.scanner.rules_of(list(distinct)), strict=True):
             distinct[shape] = entry = Shape(shape, rules) if rules else None
+            carries = may_carry(shape)
+            found |= carries
             if len(shape) <= _MAX_SHAPE:
                 self._count(len(shape))
                 self._shapes[shape] = entry
+                if carries:
+                    self._carriers.add(shape)
         for index in new:
             known[index] = distinct[shapes[index]]
+        return found
 
     def _count(self, size: int) -> None:
         self._bytes += size
         if self._bytes > _MAX_BYTES:
             self._shapes.clear()
             self._any_width.clear()
+            self._carriers.clear()
             self._bytes = size
 
     def learn(self, shape: Shape, raw: bytes, asked: int, answer: Sequence[tuple[str, object]]) -> None:
         """Remember how to read lines of this shape, unless a digit decides that. The first `asked` rules gave `answer`
-        for `raw`, a line of one segment. An empty answer means that the shape is noise.
+        for `raw`, a line of one segment. An empty answer means that the shape is noise. Lines of a shape without digits
+        are equal, so any event is an answer for them.
         """
         shape.tries += 1
         key = shape.key
         if shape.tries > _MAX_TRIES or key not in self._shapes:
             return
-        if any(self.scanner.rules[rule].by_digits for rule in shape.rules[:asked]):
+        same = b"0" not in key
+        if any(self.scanner.rules[rule].by_digits for rule in shape.rules[:asked]) and not (same and answer):
             return
         if not answer:
             self._shapes[key] = None
             shape.layout = NOTHING  # the block that is being read knows only the shape
             return
-        spanned = [(rule, item) for rule, item in answer if isinstance(item, Spanned)]
-        if len(spanned) < len(answer):
+        kept = (Spanned, Event) if same else Spanned
+        known = [(rule, item) for rule, item in answer if isinstance(item, kept)]
+        if len(known) < len(answer):
             return
         self._count(_LAYOUT)
-        shape.answer = raw, spanned
+        shape.answer = raw, known
         if self.scanner.rules[shape.rules[asked - 1]].any_width and shape.layout is None:
             self._any_width.setdefault(_WIDTHS.sub(b"0", key), shape)
 

@@ -76,7 +76,7 @@ class Layout:
     def __init__(
         self,
         raw: bytes,
-        answer: Sequence[tuple[str, Spanned]],
+        answer: Sequence[tuple[str, Spanned | Event]],
         used: Callable[[Event], bool] | None,
     ) -> None:
         """Create the layout from `raw`, the first line of the shape, and `answer`, the rules' answer for it. Raises
@@ -93,7 +93,7 @@ class Layout:
         self._tests: list[str] = []
         self._numbers: list[tuple[int, int, int, int]] = []
         """Of each slice the first and the last number in it, and where it begins and ends beside them."""
-        events = [event for _, said in answer for event in said.events()]
+        events = [event for _, said in answer for event in ([said] if isinstance(said, Event) else said.events())]
         wanted = [used is None or used(event) for event in events]
         self.used = any(wanted) or not events
         """False if the reader needs none of the events of such lines."""
@@ -124,8 +124,10 @@ class Layout:
         other.read = self._bound(*slices)
         return other
 
-    def _events(self, rule: str, said: Spanned) -> str:
+    def _events(self, rule: str, said: Spanned | Event) -> str:
         """Return the expression of the events that a rule gives for a line."""
+        if isinstance(said, Event):
+            return f"o0(line, {self._object(rule)}, {self._object(said)}, raw)"
         given = ((name, self._value(value)) for name, value in said.values.items())
         made = f"{self._object(said.make)}({', '.join([f'{name}={value}' for name, value in given if value])})"
         logged, name = "o0", self._object(rule)
