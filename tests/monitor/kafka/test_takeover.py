@@ -44,7 +44,7 @@ _REPORTED = {
     "hangs": Judged([("hang", "firing")], 30, 0),
     "comes late": Judged([_CRASH], 8, 0),
     "is short": Judged([_CRASH], 2, 0),
-    "comes back": Judged([_CRASH, _AGAIN, _CRASH], 40, 0),
+    "comes back": Judged([_CRASH, _AGAIN, _CRASH], 44, 1),
     "goes on": Judged([], _OVER - 2, 0),
 }
 """What becomes of them: what was written in the last seconds still waits for what may lie before it."""
