@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from secrets import token_hex
 from typing import Final
 
 from megatron_monitor.run.records import SlurmJob
@@ -53,17 +54,25 @@ def _ask(clock: Clock, questions: Sequence[JobQuestion], *, account: bool) -> li
     path, jobs = shutil.which(name), list(dict.fromkeys(one.job for one in questions))
     if path is None:
         return [JobAnswered(one, problem=f"there is no {name} here") for one in questions]
-    given = ""
+    given, delimiter = "", token_hex(8)  # a job's name may hold any known text, and line ends
     if account:
-        command = [path, "-D", "-X", "-n", "-P", "-o", SACCT_FIELDS, "-j", ",".join(jobs)]
+        command = [path, "-D", "-X", "-n", "-P", f"--delimiter={delimiter}", "-o", SACCT_FIELDS, "-j", ",".join(jobs)]
     elif len(jobs) == 1:
         command = [path, "show", "job", "-o", jobs[0]]
     else:  # scontrol accepts one id as argument, and any number of commands on standard input
         command, given = [path, "-o"], "".join(f"show job {job}\n" for job in jobs)
     finished = run(command, clock, TIMEOUT, _MAX_REPLY, VARIABLES, given=given.encode())
     text = _PROMPTS.sub("", finished.output.decode("utf-8", "replace"))
-    reply = jobs_accounted(text) if account else jobs_shown(text)
-    return [_answer(one, finished, reply.get(one.job), single=len(jobs) == 1) for one in questions]
+    reply = jobs_accounted(text, delimiter) if account else jobs_shown(text)
+    if len(jobs) == 1:
+        return [_answer(one, finished, reply.get(one.job), single=True) for one in questions]
+    # A name of another job may hold a line like that of this one, which then is shown twice: it is asked about alone.
+    return [
+        _ask(clock, [one], account=account)[0]
+        if isinstance(known := reply.get(one.job), ReplyError)
+        else _answer(one, finished, known, single=False)
+        for one in questions
+    ]
 
 
 def _answer(

@@ -58,7 +58,7 @@ def jobs_shown(text: str) -> dict[str, SlurmJob | ReplyError]:
     return found
 
 
-def jobs_accounted(text: str) -> dict[str, SlurmJob | ReplyError]:
+def jobs_accounted(text: str, delimiter: str) -> dict[str, SlurmJob | ReplyError]:
     """Return the newest execution of each job of `sacct -D -X -n -P -o SACCT_FIELDS`, by id.
 
     A job that waits after a requeue also has the end of the execution before (`ended_as`).
@@ -66,7 +66,7 @@ def jobs_accounted(text: str) -> dict[str, SlurmJob | ReplyError]:
     rows: dict[str, list[dict[str, str]]] = {}
     names = SACCT_FIELDS.split(",")
     for line in text.split("\n"):
-        if len(values := line.split("|", len(names) - 1)) == len(names):
+        if len(values := line.split(delimiter, len(names) - 1)) == len(names):
             row = dict(zip(names, values, strict=True))
             for asked in {row["JobIDRaw"], row["JobID"]}:
                 rows.setdefault(asked, []).append(row)

@@ -41,7 +41,7 @@ def read_show(text: str, asked: str) -> SlurmJob:
 
 def read_account(text: str, asked: str) -> SlurmJob:
     """The job of `sacct`. Raises ReplyError."""
-    return _one(jobs_accounted(text).get(asked))
+    return _one(jobs_accounted(text, "|").get(asked))
 
 
 def _one(reported: SlurmJob | ReplyError | None) -> SlurmJob:

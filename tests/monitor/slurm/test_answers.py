@@ -15,6 +15,13 @@ from tests.monitor.slurm.site import NOW, clients_in, read_account, read_show, s
 ACCOUNT = f"77|77|CANCELLED by 0|0:15|{NOW - 3700}|{NOW - 3600}|{NOW + 50}|1000|ada|n-[01-02]|1440|main|tr11"
 
 
+def account(directory: Path, rows: str) -> str:
+    """A script that prints the rows with the delimiter that it is given."""
+    (directory / "rows").write_text(rows)
+    given = "for word; do case $word in --delimiter=*) by=${word#*=};; esac; done"
+    return f'{given}; sed "s/|/$by/g" {directory}/rows'
+
+
 def test_a_slow_answer_about_the_job_before_is_dropped() -> None:
     """J: scontrol took 20 s, in which the next attempt has begun in the same log."""
     site = Remediated()
@@ -50,7 +57,7 @@ def test_many_jobs_are_asked_about_in_one_call(tmp_path: Path, monkeypatch: pyte
         del replies[number]
     (tmp_path / "jobs").write_text("".join(f"scontrol: {reply}\n" for reply in replies.values()))
     script = f"cat > {tmp_path}/asked.$$; cat {tmp_path}/jobs; echo 'error: Invalid job id specified' >&2; exit 1"
-    for name, text in (("scontrol", script), ("sacct", f"echo '{ACCOUNT}'")):
+    for name, text in (("scontrol", script), ("sacct", account(tmp_path, ACCOUNT))):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     clients_in(tmp_path, monkeypatch)
@@ -62,6 +69,25 @@ def test_many_jobs_are_asked_about_in_one_call(tmp_path: Path, monkeypatch: pyte
     assert known == {**{job: job for job in replies}, "77": "77"}
     assert answers[-1].job is not None
     assert answers[-1].job.cancelled_by == "root (uid 0)"
+
+
+def test_a_name_that_holds_the_line_of_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its line ends are printed: in an answer about many jobs the other one is shown twice, and is asked about alone. No
+    name holds the delimiter of the accounting.
+    """
+    (tmp_path / "1700").write_text(shown(1700))
+    (tmp_path / "1701").write_text(shown(1701, JobName="x\n" + shown(1700, "COMPLETED") + "\nJobId=1702 JobName=y"))
+    row = ACCOUNT.replace("77|77", "{0}|{0}").replace("CANCELLED by 0", "{1}").format
+    rows = [row(1700, "FAILED"), row(1701, "RUNNING"), row(1700, "COMPLETED").replace("|", "^")]
+    sacct = account(tmp_path, "\n".join(rows)) + " | tr ^ '|'"
+    scontrol = f"cd {tmp_path}; if [ $1 = show ]; then cat $4; else cat 1700 1701; fi"
+    for name, text in (("scontrol", scontrol), ("sacct", sacct)):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    clients_in(tmp_path, monkeypatch)
+    questions = [JobQuestion("", job, account=of) for of in (False, True) for job in ("1700", "1701")]
+    states = [one.job and one.job.state for one in look_up_all(SystemClock(), questions)]
+    assert states[:1] + states[2:] == ["RUNNING", "FAILED", "RUNNING"]
 
 
 def test_who_cancelled_is_told_with_the_end() -> None:
