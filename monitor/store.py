@@ -317,13 +317,22 @@ def _written(descriptor: int, pieces: Iterable[bytes], at: int) -> int:
     return at
 
 
+def read_foreign(path: Path, most: int) -> bytes:
+    """Return the first `most` bytes of a file that another program writes. Raises OSError, also for a link and for a
+    device or FIFO, which may have no end.
+    """
+    with _opened(path, own=False) as stream:
+        return stream.read(most)
+
+
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading. Raises OSError, also for a file of another user."""
+def _opened(path: Path, *, own: bool = True) -> Iterator[BinaryIO]:
+    """Open a file for reading. Raises OSError, with `own` also for a file of another user."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as stream:
         found = os.fstat(descriptor)
-        _check_owner(found)
+        if own:
+            _check_owner(found)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no file")
         yield stream

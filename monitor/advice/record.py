@@ -4,16 +4,20 @@ Only the remediator writes the file; the observer reads it for the page, the met
 `begun` in the file may have been done: after a crash it becomes `unknown` and is not repeated.
 """
 
-import os
 import shlex
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from megatron_monitor.detectors.base import Severity
+from megatron_monitor.store import read_foreign
 
+# The observer keeps what it reads of another program in its own state, whose numbers have 64 bits.
+_Number: TypeAlias = Annotated[int, Meta(ge=-(2**53), le=2**53)]
+_Instant: TypeAlias = Annotated[float, Meta(ge=-1e11, le=1e11)]
+_Counter: TypeAlias = Annotated[str, Meta(pattern="^[^ ]+ [^ ]+ [^ ]+$")]
 Status = Literal["waiting", "begun", "done", "failed", "unknown", "skipped", "dry_run"]
 ENDING: Final = frozenset({"cancel", "requeue", "resubmit"})
 """Actions that end or begin a job."""
@@ -34,29 +38,29 @@ class Step(Struct):
 class Execution(Struct):
     """One remediation applied to one incident of one job. Times are instants of the record."""
 
-    number: int
+    number: _Number
     run: str
     remediation: str
     incident: str
     incident_id: str
     severity: Severity
-    planned_at: float
+    planned_at: _Instant
     dry_run: bool
     steps: list[Step]
     job: str = ""
     """`8_3` for an array task."""
     job_id: str = ""
     """Slurm's plain number of the job."""
-    job_uid: int | None = None
-    job_started_at: float | None = None
+    job_uid: _Number | None = None
+    job_started_at: _Instant | None = None
     """By Slurm's clock, Unix seconds."""
-    job_restarts: int = 0
+    job_restarts: _Number = 0
     over: bool = False
     """True: the job had ended when the execution was planned."""
     proof: list[str] = field(default_factory=list)
     """Files that prove that the run belongs to this job."""
-    attempt: int = 0
-    checkpoint: int | None = None
+    attempt: _Number = 0
+    checkpoint: _Number | None = None
     """Iteration of the last checkpoint when the execution was planned."""
     gave_up: bool = False
     """True: no restart, because `attempts` restarts brought no new checkpoint."""
@@ -66,7 +70,7 @@ class Execution(Struct):
     """Why the new job cannot begin."""
     begun: bool = False
     """True: the new job has begun."""
-    ended_at: float | None = None
+    ended_at: _Instant | None = None
     """When its last step ended; None while it is open."""
 
     @property
@@ -111,15 +115,15 @@ class Execution(Struct):
 class Record(Struct):
     """Everything since `began_at`. Instants are seconds of a steady clock, which continues over restarts."""
 
-    began_at: float
+    began_at: _Instant
     executions: list[Execution] = field(default_factory=list)
-    last: int = 0
+    last: _Number = 0
     """Number of the newest execution."""
     plans: dict[str, list[str]] = field(default_factory=dict)
     """Run -> one line per matching remediation: what it will do, or why it does nothing."""
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[_Counter, _Number] = field(default_factory=dict)
     """`REMEDIATION ACTION OUTCOME` -> steps."""
-    wall_offset: float = 0.0
+    wall_offset: _Instant = 0.0
     """Seconds to add to an instant to get Unix time."""
     origin: tuple[str, float] = ("", 0.0)
     """Of the SteadyClock."""
@@ -133,8 +137,7 @@ def file_in(state_directory: Path) -> Path:
 def read(path: Path) -> Record | None:
     """Return the record in a file; None without a file. Raises OSError and msgspec.MsgspecError."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-            return msgspec.json.decode(stream.read(_MAX_FILE), type=Record)
+        return msgspec.json.decode(read_foreign(path, _MAX_FILE), type=Record)
     except FileNotFoundError:
         return None
 

@@ -16,6 +16,7 @@ from megatron_monitor.pushed import AgentReport, AgentStates
 from megatron_monitor.receiver.agents import replace_file
 from megatron_monitor.receiver.labels import followed
 from megatron_monitor.receiver.spool import READ_OFFSETS
+from megatron_monitor.store import read_foreign
 from megatron_monitor.system.clock import Clock
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from megatron_monitor.snapshot import MonitorCounts
 
 _REPORT_STALE = 5.0  # seconds; the report is written each second
+_MAX_REPORT = 16 << 20  # bytes: 20,000 agents take up to 8 MiB
 _READ_ALL = 2**62  # an offset beyond the end of every file
 
 
@@ -44,9 +46,9 @@ class AgentReportFile:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             status = self._path.stat()
             if self._version != (version := (status.st_ino, status.st_mtime_ns)):
-                report = msgspec.json.decode(self._path.read_bytes(), type=AgentReport)
-                is_first, self._report, self._version = not self._version[0], report, version
-                if not is_first or abs(clock.wall() - report.written_at) < _REPORT_STALE:
+                is_first, self._version = not self._version[0], version
+                self._report = msgspec.json.decode(read_foreign(self._path, _MAX_REPORT), type=AgentReport)
+                if not is_first or abs(clock.wall() - self._report.written_at) < _REPORT_STALE:
                     self._changed_at = clock.monotonic()
         age, wall = clock.monotonic() - self._changed_at, clock.wall()
         states = self._report.states(wall, age)

@@ -41,6 +41,17 @@ def test_a_report_that_is_not_written_is_old(tmp_path: Path) -> None:
     assert report.states().observed_until == clock.wall() - 11.0
 
 
+def test_a_report_that_is_no_file_is_not_read(tmp_path: Path) -> None:
+    """A FIFO, and a link to a device: to read them never ends, and the directory is the receiver's."""
+    path = tmp_path / "agents.json"
+    report = AgentReportFile(path, ManualClock(wall=1000.0))
+    os.mkfifo(path)
+    assert report.states().beating == frozenset()
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert report.states().beating == frozenset()
+
+
 def test_only_what_is_saved_is_stated_as_read(tmp_path: Path) -> None:
     """Of each pushed stream: the inode, and the end of the last whole line that was read before the last save."""
     clock = ManualClock(wall=1000.0)

@@ -1,9 +1,11 @@
 """Remediations through the real core and its API: what is planned, in which order it is done, what keeps it from it."""
 
+import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from megatron_monitor.remediator.remediator import Files, StartError
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 from tests.lines import line
-from tests.monitor.extended import slurm
+from tests.monitor.extended import advisor, slurm
 from tests.monitor.remediator.site import REQUEUE, RESUBMIT, Outcome, Remediated
 from tests.monitor.slurm.site import read_show, shown
 from tests.programs import wait
@@ -304,3 +306,28 @@ def test_actions_that_make_no_sense_are_refused(actions: str, message: str) -> N
     """In the configuration, not at three in the morning."""
     with pytest.raises(ConfigError, match=message):
         load("", [f"remediations=[{{name: p, incidents: [hang], actions: {actions}}}]"])
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"counts": {"a b c d": 1}}, {"counts": {"p cancel done": 10**30}}, {"began_at": 1e308},
+        {"executions": [{"planned_at": 1e308}]}, {"executions": [{"attempt": 10**20}]},
+        {"executions": [{"ended_at": -1e308}], "wall_offset": -1e308},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_forged_record_is_not_shown(forged: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """The observer takes over no number that its own state cannot hold, and no metric of other labels."""
+    site = Remediated(REQUEUE)
+    site.wait(5)
+    record = json.loads(site.path_of_record.read_bytes())
+    site.restart()
+    step = {"action": "cancel", "commands": [["scancel", "1234"]], "status": "done"}
+    known = {"number": 1, "run": "r", "remediation": "p", "incident": "hang", "incident_id": "x", "planned_at": 5.0}
+    more = {"severity": "critical", "dry_run": False, "steps": [step]}
+    executions = [{**known, **more, **one} for one in forged.get("executions", ())]
+    site.path_of_record.write_text(json.dumps(record | forged | {"executions": executions}))
+    advisor(site.core).look(site.now + 5.0)
+    assert "executions are not shown" in caplog.text
+    assert advisor(site.core).act(site.now) == ()

@@ -72,8 +72,8 @@ def test_many_jobs_are_asked_about_in_one_call(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_name_that_holds_the_line_of_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its line ends are printed: in an answer about many jobs the other one is shown twice, and is asked about alone. No
-    name holds the delimiter of the accounting.
+    """Its line ends are printed: in an answer about many jobs the other one is shown twice, and is asked about alone.
+    No name holds the delimiter of the accounting.
     """
     (tmp_path / "1700").write_text(shown(1700))
     (tmp_path / "1701").write_text(shown(1701, JobName="x\n" + shown(1700, "COMPLETED") + "\nJobId=1702 JobName=y"))
