@@ -7,13 +7,16 @@ must name the new address. Error messages contain neither the address nor secret
 """
 
 import http.client
+import io
 import json
+import math
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -21,6 +24,10 @@ from megatron_monitor import __version__, scalars
 from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import DeliveryError, Notifier, message_id, plain, secret
 from megatron_monitor.scalars import FilePath, PositiveSeconds, header_value_of, url_of
+from megatron_monitor.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _TRANSIENT: Final = (408, 425, 429)  # besides 5xx
 _MAX_ANSWER: Final = 2000  # bytes read of the answer's body
@@ -34,7 +41,7 @@ class Posting(Notifier, frozen=True, kw_only=True):
     header_files: Mapping[scalars.Header, FilePath] = msgspec.field(default_factory=dict)
     """Header -> file with its value, read at each delivery: for secrets such as Authorization. It has priority."""
     timeout: PositiveSeconds = 10.0
-    """Seconds for each step of a delivery: connect, write, read. A healthy receiver needs less."""
+    """Seconds for each step of a delivery: connect, write, read the answer. A healthy receiver needs less."""
 
     def post(self, url: str, content: Any, more: Mapping[str, str] = MappingProxyType({})) -> str:
         """Post values of JSON, or a text, once, with `more` headers, and return the status and the body of the answer.
@@ -109,13 +116,62 @@ class Hook(Posting, frozen=True, kw_only=True):
             raise DeliveryError(f"in {self.url_file}: {error}", permanent=True) from error
 
 
+class _Timed(io.RawIOBase):
+    """Reads from a socket until the socket's timeout has passed once, counted from the first byte on."""
+
+    def __init__(self, connection: socket.socket, raw: io.RawIOBase) -> None:
+        self._connection, self._raw = connection, raw
+        self._until = SystemClock.monotonic() + (connection.gettimeout() or math.inf)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int | None:
+        """Read into the buffer. Raises TimeoutError."""
+        if (left := self._until - SystemClock.monotonic()) <= 0.0:
+            raise TimeoutError
+        self._connection.settimeout(None if left == math.inf else left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        """Close it."""
+        self._raw.close()
+        super().close()
+
+
+class _Answer(http.client.HTTPResponse):
+    """An answer that comes within the timeout, or not: a header in each second, or `100 Continue` without end, would
+    else be read for ever.
+    """
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **names: Any) -> None:
+        super().__init__(sock, *arguments, **names)
+        self.fp = io.BufferedReader(_Timed(sock, self.fp.detach()))
+
+
+class _Connection(http.client.HTTPConnection):
+    response_class = _Answer
+
+
+class _SecureConnection(http.client.HTTPSConnection):
+    response_class = _Answer
+
+
+class _HttpHandler(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Connection, req)
+
+
+class _HttpsHandler(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_SecureConnection, req)
+
+
 def opener() -> urllib.request.OpenerDirector:
     """Return an opener for http, https and the environment's proxies: without redirects, file: and ftp:."""
     opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(),
-        urllib.request.UnknownHandler(),
-    ):  # fmt: skip
+    for handler in (urllib.request.ProxyHandler(), _HttpHandler(), _HttpsHandler(), urllib.request.UnknownHandler()):
         opener.add_handler(handler)
     return opener
 

@@ -1,6 +1,9 @@
 """Webhooks: what is delivered, refused, and never told of a secret."""
 
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,24 @@ def test_a_receiver_whose_answer_is_none(receiver: Receiver, answer: int, said: 
     """A failure that may pass."""
     receiver.answers = [answer]
     assert failure(webhook(f"url: '{receiver.url}', timeout: 200ms")) == (said, False)
+
+
+@pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\nX-A: "], ids=["100 Continue", "a header"])
+def test_an_answer_without_end(begin: bytes) -> None:
+    """However often something of it comes, the delivery ends with its timeout."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as sender:
+        delivery = sender.submit(
+            failure, webhook(f"url: 'http://127.0.0.1:{server.getsockname()[1]}/', timeout: 200ms")
+        )
+        client, _ = server.accept()
+        with client, suppress(OSError):
+            client.sendall(begin)
+            for _ in range(500):
+                if delivery.done():
+                    break
+                client.sendall(b"x" if begin else b"HTTP/1.1 100 Continue\r\n\r\n")
+                time.sleep(0.02)
+        assert delivery.result() == ("no answer within 0.2 s", False)
 
 
 def test_nobody_listens() -> None:

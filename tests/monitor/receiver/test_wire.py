@@ -168,6 +168,12 @@ def test_no_body_costs_much(shape: str) -> None:
     assert seconds < 10.0  # under a tracer; a scan that is not linear takes minutes
 
 
+def test_labels_end_where_they_are_none() -> None:
+    """A search for the next pair, from each character on, takes quadratic time."""
+    push = loki_protobuf(message((1, message((1, '{a="1", b = "2" c="3", =, d="4"}'), (2, b"")))))
+    assert push.streams[0].labels == {"a": "1", "b": "2", "c": "3"}
+
+
 def test_streams_and_labels_are_bounded() -> None:
     """A body has two thousand streams, a stream 64 labels of 256 characters."""
     labels = {f"{number:02}" + "a" * 300: "b" * 300 for number in range(70)}
