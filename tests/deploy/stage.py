@@ -5,11 +5,9 @@ monitor's events are divided by SCALE (hastened.py), so a play of half an hour t
 semantics: it rings at a trigger whose dedup_key is not open; another trigger of an open one is an update.
 """
 
-import functools
 import http.client
 import http.server
 import json
-import os
 import re
 import signal
 import threading
@@ -27,7 +25,6 @@ import yaml
 from tests.conftest import loaded
 from tests.deploy.hastened import SCALE
 from tests.e2e.conftest import RunningDaemon, daemons
-from tests.e2e.forks import Forge
 from tests.lines import dump, line
 from tests.monitor.notifiers.receiver import Receiver
 from tests.programs import PYTHON, Prometheus, free_port, prometheus, running, serving, slack, wait
@@ -50,16 +47,6 @@ def scaled(text: str) -> str:
     text = re.sub(r"((?:\bfor|interval|group_wait): *)(\d+)([smhd])\b", duration, text)
     text = re.sub(r"(\[)(\d+)([smhd])(?=\])", duration, text)
     return re.sub(r"(?<=> )(60|900)\b", lambda match: f"{float(match[1]) / SCALE:g}", text)
-
-
-@functools.cache
-def _forge() -> Forge:
-    return Forge(Path(__file__).with_name("hastened.py"), PYTHON, {**os.environ, "PYTHONUNBUFFERED": "1"})
-
-
-def _forked(arguments: list[str], environment: dict[str, str], log: Path) -> Any:
-    log.touch()
-    return _forge().start(arguments, environment, log)
 
 
 class Training:
@@ -129,7 +116,7 @@ class Play:
         self.name, self.stage, self.directory = name, stage, directory
         (directory / "logs").mkdir(parents=True)
         self.address = f"127.0.0.1:{free_port()}"
-        self._start = stack.enter_context(daemons(directory, _forked))
+        self._start = stack.enter_context(daemons(directory, (PYTHON, str(Path(__file__).with_name("hastened.py")))))
         self._stack = stack
         self.daemon: RunningDaemon
 
@@ -428,7 +415,6 @@ def _named(labels: dict[str, str]) -> str:
 @contextmanager
 def stage(directory: Path, names: Iterable[str], way: Way) -> Iterator[tuple[Stage, dict[str, Play]]]:
     """All of it runs, and a play of each name may begin."""
-    _forge()  # by the thread that lives longest: with it the forged processes end
     with ExitStack() as stack:
         made = Stage(directory, stack, way)
         plays = {name: Play(name, made, directory / name, stack) for name in names}

@@ -1,27 +1,26 @@
 """The real daemon as a process on loopback, ended by its fixture."""
 
-import functools
 import os
 import re
 import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.forks import Forge, Process
-from tests.programs import MONITOR, PYTHON, TETHERED, slack, wait
+from tests.programs import MONITOR, TETHERED, slack, wait
 
 
 class RunningDaemon:
     """A daemon that listens; `metric` reads its page."""
 
-    def __init__(self, process: subprocess.Popen[bytes] | Process, address: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], address: str) -> None:
         self.process = process
         self.address = address
 
@@ -68,36 +67,21 @@ class RunningDaemon:
 
 
 Start = Callable[..., RunningDaemon]
-
-
-Begin = Callable[[list[str], dict[str, str], Path], subprocess.Popen[bytes] | Process]
-
-
-@functools.cache
-def forge() -> Forge:
-    """Where most daemons of this process come from: forged.py, which has imported everything."""
-    return Forge(Path(__file__).with_name("forged.py"), PYTHON, {**os.environ, "PYTHONUNBUFFERED": "1"})
-
-
-def _forked(arguments: list[str], environment: dict[str, str], log: Path) -> Process:
-    log.touch()
-    return forge().start(arguments, environment, log)
-
-
-def _commanded(arguments: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("w") as stream:
-        return subprocess.Popen([*TETHERED, *MONITOR, *arguments], stderr=stream, stdout=stream, env=environment)
+_STARTER = ThreadPoolExecutor(1)
+"""Starts the daemons: what is tethered ends with the thread that started it, and those of plays are short."""
 
 
 @contextmanager
-def daemons(directory: Path, make: Begin = _forked) -> Iterator[Start]:
+def daemons(directory: Path, program: Sequence[str] = MONITOR) -> Iterator[Start]:
     """Start daemons with `start(*arguments)`; state below `directory`, a free port each; they are killed at the end."""
-    running: list[subprocess.Popen[bytes] | Process] = []
+    running: list[subprocess.Popen[bytes]] = []
 
     def begin(*arguments: str, listen: str = "127.0.0.1:0") -> RunningDaemon:
         environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state"), "PYTHONUNBUFFERED": "1"}
         log = directory / f"daemon-{len(running)}.log"
-        process = make(["run", "--listen", listen, *arguments], environment, log)
+        command = [*TETHERED, *program, "run", "--listen", listen, *arguments]
+        with log.open("w") as stream:
+            process = _STARTER.submit(subprocess.Popen, command, stderr=stream, stdout=stream, env=environment).result()
         running.append(process)
         return RunningDaemon(process, _address(process, log))
 
@@ -111,19 +95,12 @@ def daemons(directory: Path, make: Begin = _forked) -> Iterator[Start]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Daemons of one test, forked."""
+    """Daemons of one test."""
     with daemons(tmp_path) as begin:
         yield begin
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> Iterator[Start]:
-    """Daemons of one test, by the command as people give it."""
-    with daemons(tmp_path, _commanded) as begin:
-        yield begin
-
-
-def _address(process: subprocess.Popen[bytes] | Process, log: Path) -> str:
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     def listens() -> bool:
         assert process.poll() is None, log.read_text()
         return "listening on http://" in log.read_text()

@@ -100,16 +100,16 @@ def test_a_line_is_shown_within_a_second_and_a_half(start: Start, tmp_path: Path
         assert daemon.wait(lambda number=number: daemon.metric("megatron_iteration") == number) < slack(1.5)  # type: ignore[misc]
 
 
-def test_a_daemon_that_was_down_tells_the_hang_it_missed(installed: Start, training: Writer) -> None:
+def test_a_daemon_that_was_down_tells_the_hang_it_missed(start: Start, training: Writer) -> None:
     """Progress is remembered over a restart: what hung before or while the daemon was down is told at once."""
     port = free_port()
     arguments = ("--set", "detectors.hang.minimum=2s", str(training.path))
-    daemon = installed(*arguments, listen=f"127.0.0.1:{port}")
+    daemon = start(*arguments, listen=f"127.0.0.1:{port}")
     daemon.wait(lambda: training.number >= 12 and daemon.metric("megatron_iteration") == training.number)
     training.stop()
     daemon.wait(lambda: run_state(daemon, "hung"))
     assert daemon.terminate() == 0
-    daemon = installed(*arguments, listen=f"127.0.0.1:{port}")
+    daemon = start(*arguments, listen=f"127.0.0.1:{port}")
     daemon.wait(lambda: run_state(daemon, "hung"), timeout=4.0)
     assert daemon.metric("megatron_incidents_total", incident="hang") == 1.0
 
@@ -141,9 +141,9 @@ def test_a_message_outlives_its_receiver_and_the_daemon(start: Start, training: 
     assert [(one["incident"], one["status"]) for one in once] == [("hang", "firing"), ("hang", "resolved")]
 
 
-def test_a_taken_port_is_one_clear_line(installed: Start, training: Writer) -> None:
+def test_a_taken_port_is_one_clear_line(start: Start, training: Writer) -> None:
     """Exit 1 and one line that says what to do."""
-    daemon = installed(str(training.path))
+    daemon = start(str(training.path))
     done = subprocess.run(
         [*MONITOR, "run", "--listen", daemon.address, str(training.path)],
         capture_output=True, text=True, timeout=slack(60),
