@@ -93,7 +93,6 @@ class OverflowStorm(AttemptRule):
         """Process each step: its skipped steps and its scale."""
         attempt = state.attempt
         lines, first, changed = attempt.step_source == "iteration", attempt.first_iteration, False
-        minimum = program_of(attempt.format).minimum_loss_scale or _MINIMUM
         for step in steps:
             if step.new_skipped:
                 self.skipped = plus(self.skipped, step.new_skipped)
@@ -106,6 +105,7 @@ class OverflowStorm(AttemptRule):
             level = math.log2(scale) if is_scale and scale else None
             # the lines of an engine do not show each level
             fall = max(0.0, known - level) if lines and known is not None and level is not None else 0.0
+            minimum = program_of(attempt.format).minimum_loss_scale or _MINIMUM
             changed |= self._seen(step, level, fall, first == step.iteration, minimum)
         return changed
 

@@ -16,13 +16,11 @@ from megatron_monitor.parsers.timers import BETWEEN_STEPS, PART_OF, timer
 from megatron_monitor.run import saves, setup
 from megatron_monitor.run.attempts import mark_of, on_launcher_started, take_end, take_mark
 from megatron_monitor.run.evidence import EVENTS, fold_evidence
-from megatron_monitor.run.job import silent_since, suspended
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.nodes import note_collective, note_node, note_rank
 from megatron_monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Moved, Phase, drawn_as
 from megatron_monitor.run.recording import AMENDING, record
 from megatron_monitor.run.records import EventContext, MemoryPeaks, nothing, plus
-from megatron_monitor.run.replicas import note_step
 from megatron_monitor.run.restarts import enter
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.engine import fold_engine_step
@@ -64,7 +62,7 @@ def fold(
     if phase == "crashed":
         _prove(state, live=live, new=before != "crashed")
     if kind in _NUMBERED:
-        note_step(state, source, event)
+        state.copies.note_step(event, source)
     stepped, entered = state.iterations_total != counted, phase != before and drawn_as(phase) != drawn_as(before)
     if stepped or entered or kind in AMENDING or (moved and kind is events.ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
@@ -167,11 +165,11 @@ def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: f
     It is a silence of the unreported work in it, or of its phase. One that was reported as a hang only shows that it
     may come again.
     """
-    since, silences, attempt = silent_since(state, at), state.learned.silences, state.attempt
-    if since is None or not state.live or at <= (state.progress_at or 0.0) or suspended(state):
+    since, silences, attempt = state.silent_since(at), state.learned.silences, state.attempt
+    if since is None or not state.live or at <= (state.progress_at or 0.0) or state.suspended:
         return
     seconds = max(0.0, at - since)
-    if attempt.hung or silences.is_forgiven(kind, seconds):
+    if attempt.hung or (silences.forgiven and silences.is_forgiven(kind, seconds)):
         silences.forgive(kind, seconds, at)
     if attempt.hung:
         return

@@ -167,21 +167,3 @@ def page(state: RunState) -> dict[str, Any]:
         "asked_at": state.unix(job.asked_at),
     }
     return {name: value for name, value in shown.items() if value not in (None, "")}
-
-
-def suspended(state: RunState) -> bool:
-    """Return True if Slurm has suspended the job, which explains its silence."""
-    return state.job is not None and state.job.state in ("SUSPENDED", "STOPPED")
-
-
-def silent_since(state: RunState, at: float | None = None) -> float | None:
-    """Return the instant from which silence counts: the last progress plus unobserved time, or the end of the job's
-    suspension. None without progress.
-    """
-    job = state.job
-    if state.progress_at is None:
-        return None
-    since = state.progress_at + state.coverage.unobserved(at)
-    if job is None or job.suspended_at is None or job.state != "RUNNING":
-        return since
-    return max(since, job.suspended_at - state.wall_offset)

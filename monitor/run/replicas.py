@@ -12,7 +12,7 @@ from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event, LogEvent
 from megatron_monitor.run.attempts import mark_of
 from megatron_monitor.run.state import RunState
-from megatron_monitor.run.steps.copies import NO_ATTEMPT, StreamPosition
+from megatron_monitor.run.steps.copies import NO_ATTEMPT, StreamPosition, step_of
 
 ENDS = (events.FailureSeen, events.ProcessExited, events.ProcessTerminated, events.TracebackSeen)
 _REPEATED = (
@@ -21,25 +21,6 @@ _REPEATED = (
     events.TrainerProgressed,
 )  # fmt: skip
 """Events that a file read as history adds to the present attempt after its steps."""
-
-
-def step_of(event: Event) -> tuple[str, float] | None:
-    """Return (kind of line, step number); None for other lines and for bars, which may count anything."""
-    if isinstance(event, events.IterationLogged):
-        return event.kind, event.iteration
-    if isinstance(event, events.EngineStepLogged):
-        return f"{event.kind} {event.form}", event.step  # the timer's line of a step follows the step's own
-    if isinstance(event, events.TrainerLogged) and event.eval_loss is None:
-        number = event.step if event.step is not None else event.epoch
-        return None if number is None else (event.kind, number)
-    return None
-
-
-def note_step(state: RunState, source: str, event: Event) -> None:
-    """Record a step of a stream that is not a replica; ReplicaAttempts records those of replicas."""
-    step = step_of(event)
-    if step is not None and (stream := state.copies.position(source)).replica_attempt == NO_ATTEMPT:
-        stream.reported[step[0]] = step[1]
 
 
 def join(state: RunState, source: str, other: str, *, live: bool) -> None:

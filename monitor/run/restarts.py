@@ -130,21 +130,12 @@ def end_of(state: RunState, at: float, *, died: bool) -> AttemptEnd:
     )
 
 
-def add_seconds(state: RunState, seconds: float) -> None:
-    """Add computing time. Repeated work was subtracted when the attempt began."""
-    attempt = state.attempt
-    attempt.seconds += seconds
-    state.productive_seconds += seconds
-    state.gpu_seconds += seconds * (attempt.topology.world_size or 0)
-    attempt.seconds_since_checkpoint += seconds
-
-
 def take_back(state: RunState) -> None:
     """Subtract what the attempt has counted: it will be reported again, or it was not a training."""
     attempt = state.attempt
     state.iterations_total -= attempt.iterations
     attempt.iterations, attempt.last_iteration = 0, None
-    add_seconds(state, -attempt.seconds)
+    state.add_seconds(-attempt.seconds)
     # the number of GPUs or the last checkpoint may have changed since
     state.gpu_seconds = max(0.0, state.gpu_seconds)
     attempt.seconds_since_checkpoint = max(0.0, attempt.seconds_since_checkpoint)

@@ -343,6 +343,31 @@ class RunState:
         return shown
 
     @property
+    def suspended(self) -> bool:
+        """True if Slurm has suspended the job, which explains its silence."""
+        return self.job is not None and self.job.state in ("SUSPENDED", "STOPPED")
+
+    def silent_since(self, at: float | None = None) -> float | None:
+        """Return the instant from which silence counts: the last progress plus unobserved time, or the end of the job's
+        suspension. None without progress.
+        """
+        job = self.job
+        if self.progress_at is None:
+            return None
+        since = self.progress_at + self.coverage.unobserved(at)
+        if job is None or job.suspended_at is None or job.state != "RUNNING":
+            return since
+        return max(since, job.suspended_at - self.wall_offset)
+
+    def add_seconds(self, seconds: float) -> None:
+        """Add computing time. Repeated work was subtracted when the attempt began."""
+        attempt = self.attempt
+        attempt.seconds += seconds
+        self.productive_seconds += seconds
+        self.gpu_seconds += seconds * (attempt.topology.world_size or 0)
+        attempt.seconds_since_checkpoint += seconds
+
+    @property
     def last_baseline(self) -> float | None:
         """Normal seconds per iteration of this attempt, or else of the one before."""
         return self.attempt.pace.baseline or self.learned.baseline

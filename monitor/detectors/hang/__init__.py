@@ -11,7 +11,6 @@ from megatron_monitor.detectors import slowdown
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, missing_evidence, stated
 from megatron_monitor.detectors.hang.timeout import HangSettings, Timeout, lawful, progress_timeout
 from megatron_monitor.run.job import evidence as job_evidence
-from megatron_monitor.run.job import silent_since, suspended
 from megatron_monitor.run.phases import ENDED, PARTS, Phase
 from megatron_monitor.run.state import Attempt, RunState
 
@@ -36,7 +35,7 @@ def watched(state: RunState) -> bool:
 
 def _since(state: RunState, at: float | None = None) -> float | None:
     """Return the instant from which a meaningful silence counts, as observed by `at`; None without one."""
-    return silent_since(state, at) if watched(state) else None
+    return state.silent_since(at) if watched(state) else None
 
 
 def deadline(state: RunState, settings: HangSettings) -> float | None:
@@ -58,7 +57,7 @@ class Hang(Rule):
         """Return a display-only warning after half the timeout, and a critical finding after all of it."""
         attempt, since, unobserved = state.attempt, _since(state, now), state.coverage.unobserved(now)
         killed_at = attempt.ending.killed_at
-        if suspended(state):
+        if state.suspended:
             return UNKNOWN
         if killed_at is not None and state.live:
             return _killed_at_exit(

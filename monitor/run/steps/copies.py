@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, field
 
-from megatron_monitor.parsers.events import EngineStepLogged, IterationLogged, OverflowSkipped
+from megatron_monitor.parsers.events import EngineStepLogged, Event, IterationLogged, OverflowSkipped, TrainerLogged
 
 RING = 4096  # iterations remembered while several streams report; a read block of 1 MiB holds some 2,700 lines
 _RING_OF_ONE = 128  # iterations remembered while one stream reports: only copies of tee, which are close together
@@ -51,6 +51,18 @@ class StreamPosition(Struct, omit_defaults=True):
     def is_replica(self) -> bool:
         """Return True if other streams report the same training."""
         return self.replica_attempt != NO_ATTEMPT
+
+
+def step_of(event: Event) -> tuple[str, float] | None:
+    """Return (kind of line, step number); None for other lines and for bars, which may count anything."""
+    if isinstance(event, IterationLogged):
+        return event.kind, event.iteration
+    if isinstance(event, EngineStepLogged):
+        return f"{event.kind} {event.form}", event.step  # the timer's line of a step follows the step's own
+    if isinstance(event, TrainerLogged) and event.eval_loss is None:
+        number = event.step if event.step is not None else event.epoch
+        return None if number is None else (event.kind, number)
+    return None
 
 
 class CountedSteps(Struct):
@@ -102,6 +114,12 @@ class CountedSteps(Struct):
         """Remember a step of DeepSpeed's engine."""
         self.steps[step] = (attempt, event.form, event.loss, event.learning_rate, event.seconds_per_step)
         _trim(self.steps, _RING_OF_ONE)
+
+    def note_step(self, event: Event, stream: str) -> None:
+        """Record the step of a stream that is not a replica; ReplicaAttempts records those of replicas."""
+        step, position = step_of(event), self.position(stream)
+        if step is not None and position.replica_attempt == NO_ATTEMPT:
+            position.reported[step[0]] = step[1]
 
     def count(self, stream: str, attempt: int) -> StreamPosition:
         """Note that an iteration of the stream has counted, by whichever step source. Return the stream's position."""

@@ -9,7 +9,7 @@ from megatron_monitor.run.attempts import is_amid_set_up
 from megatron_monitor.run.evidence import pass_by
 from megatron_monitor.run.phases import Phase
 from megatron_monitor.run.records import EventContext, plus
-from megatron_monitor.run.restarts import add_seconds, extend_attempt, first_of_attempt
+from megatron_monitor.run.restarts import extend_attempt, first_of_attempt
 from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.timing import net_time
@@ -61,7 +61,7 @@ def count_step(state: RunState, report: StepReport) -> Phase:
         pass_by(attempt, at, report.context.source, step=True)
     attempt.step_seconds, attempt.others = None, 0
     if report.passed is not None:
-        add_seconds(state, report.passed)
+        state.add_seconds(report.passed)
     if report.seconds is not None:
         attempt.latest.seconds_per_iteration = report.seconds
         record_seconds(state, report, report.steps or delta, first=first)
@@ -94,7 +94,7 @@ def _count_before(state: RunState, seconds: float) -> None:
     attempt.iterations += steps - known
     state.iterations_total = plus(state.iterations_total, steps - known)
     attempt.first_iteration_seconds = None  # a mean of many iterations does not measure the first one
-    add_seconds(state, elapsed * (steps - known) / steps)
+    state.add_seconds(elapsed * (steps - known) / steps)
     extend_attempt(state, steps - known)
 
 
@@ -159,7 +159,7 @@ def record_seconds(state: RunState, report: StepReport, count: int, *, first: bo
     """Record the report's seconds for each of the last `count` iterations."""
     attempt, printed_seconds = state.attempt, report.seconds or 0.0
     if report.passed is None:
-        add_seconds(state, printed_seconds * count)
+        state.add_seconds(printed_seconds * count)
     seconds: float | None = printed_seconds
     exact = True
     if attempt.step_timer.interrupted:

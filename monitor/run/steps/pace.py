@@ -7,8 +7,6 @@ planned), so that there is one window per global batch size, for the newest size
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
-from megatron_monitor.statistics.median import median
-
 _WINDOW = 64  # remembered iterations per batch size: enough for a stable median, few enough to follow a level shift
 _SIZES = 4  # remembered batch sizes: a ramp-up has many, and only the last few predict the next
 _INTERVALS = (100, 50, 25, 20, 10, 5, 4, 2, 1)  # usual log intervals
@@ -46,6 +44,8 @@ class Pace:
     last_batch_size: int = 0
     ordered: list[float] = field(default_factory=list)
     """The values of the current window in ascending order, for its median at each step."""
+    middle: float = 0.0
+    """Their median."""
 
     def add(self, seconds: float, batch_size: int | None) -> None:
         """Add the seconds of an iteration."""
@@ -60,6 +60,8 @@ class Pace:
         insort(self.ordered, seconds)
         if len(window) > _WINDOW:
             del self.ordered[bisect_left(self.ordered, window.pop(0))]
+        count = len(window)
+        self.middle = (self.ordered[(count - 1) // 2] + self.ordered[count // 2]) / 2
 
     @property
     def window(self) -> list[float]:
@@ -71,7 +73,7 @@ class Pace:
         """Return the median seconds per iteration at the current batch size. None before the third, because the first
         is an outlier.
         """
-        return median(self.ordered) if len(self.ordered) >= 3 else None
+        return self.middle if len(self.ordered) >= 3 else None
 
     @property
     def band(self) -> tuple[float, float] | None:
@@ -86,4 +88,4 @@ class Pace:
         growing batch size is followed at once.
         """
         window = self.windows.get(self.last_batch_size)
-        return max(median(self.ordered), window[-1]) if window else None
+        return max(self.middle, window[-1]) if window else None
