@@ -99,8 +99,10 @@ class Trace(Struct):
     lower: float = math.inf
     """Excess that is abnormal in two lines in a row."""
 
-    def add(self, value: float, stamp: int, excess: float) -> None:
-        """Add a normal line."""
+    def add(self, value: float | None, stamp: int, excess: float) -> None:
+        """Add a normal line, or none if its value is unknown."""
+        if value is None:
+            return
         self.record = max(self.record, excess)
         self.values.append(value)
         self.stamps.append(stamp)
@@ -352,10 +354,8 @@ class LossSpike(Rule):
                 changed = True
                 continue
             self.last_excess = loss_excess
-            if loss is not None:
-                self.loss.add(loss, step.iteration, loss_excess)
-            if norm is not None:
-                self.norm.add(norm, step.iteration, norm_excess)
+            self.loss.add(loss, step.iteration, loss_excess)
+            self.norm.add(norm, step.iteration, norm_excess)
             self.samples = step.samples
             self.lines += 1
             if not self.lines % BARS_EVERY:

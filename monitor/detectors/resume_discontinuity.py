@@ -89,10 +89,13 @@ class ResumeDiscontinuity(Rule):
             is_line = step.counted if attempt.step_source == "iteration" else rate is not None and iteration
             # an iteration that was seen before is computed again and adds nothing
             if is_line and not self.found and not (self.lines and iteration <= self.lines[-1].iteration):
-                self.lines.append(PrintedStep(iteration, rate, step.batch_size, step.samples))
-                if len(self.lines) > _MAX_LINES:
-                    self.lines[: _MAX_LINES // 2] = self.lines[: _MAX_LINES // 2 : 2]
+                self._add(PrintedStep(iteration, rate, step.batch_size, step.samples))
         return changed
+
+    def _add(self, line: PrintedStep) -> None:
+        self.lines.append(line)
+        if len(self.lines) > _MAX_LINES:
+            self.lines[: _MAX_LINES // 2] = self.lines[: _MAX_LINES // 2 : 2]
 
     def _resumed(self, state: RunState, step: Step) -> bool:
         """Compare the first step of an attempt. Return True if the finding has changed."""

@@ -29,12 +29,12 @@ from megatron_monitor.run.steps.trainer import fold_trainer_log, fold_trainer_pr
 
 _MORE = BETWEEN_STEPS | PART_OF.keys()
 """Timers that measure more than the parts of an iteration."""
-_OF_SET_UP: frozenset[type[Event]] = frozenset(
-    {events.ArgumentsDumped, events.MilestoneReached, events.TopologyLogged, events.TrainerSetting}
-)
-"""Events that may be a mark of a set-up."""
-_NUMBERED: frozenset[type[Event]] = frozenset({events.IterationLogged, events.EngineStepLogged, events.TrainerLogged})
 _CAUSES: frozenset[type[Event]] = frozenset({events.FailureSeen, events.TracebackSeen})
+_BOUNDS: frozenset[type[Event]] = _CAUSES | {
+    events.ArgumentsDumped, events.MilestoneReached, events.TopologyLogged, events.TrainerSetting
+}  # fmt: skip
+"""Events that may be a mark of a set-up, or the cause of an end that belongs to the next attempt."""
+_NUMBERED: frozenset[type[Event]] = frozenset({events.IterationLogged, events.EngineStepLogged, events.TrainerLogged})
 
 
 def fold(
@@ -50,10 +50,8 @@ def fold(
     attempt, counted = state.attempt, state.iterations_total
     before, silent_work = attempt.phase, attempt.silent_work
     context = EventContext(source, at, live, clock, entry, settle)
-    if kind in _OF_SET_UP and (mark := mark_of(event, source)) is not None:
-        take_mark(state, mark, context)
-    if kind in _CAUSES:
-        take_end(state, event, context)
+    if kind in _BOUNDS:
+        _take_bound(state, event, context)
     handler = _HANDLERS.get(kind)
     moved = handler is None or handler(state, event, context)
     if not isinstance(moved, bool) and moved != state.attempt.phase:
@@ -74,6 +72,14 @@ def fold(
         _note_progress(state, kind, clock, at, live=live)
     if now.parts.reported:
         _follow_parts(state, before, event)
+
+
+def _take_bound(state: RunState, event: Event, context: EventContext) -> None:
+    """Begin an attempt if the event shows that."""
+    if type(event) in _CAUSES:
+        take_end(state, event, context)
+    elif (mark := mark_of(event, context.source)) is not None:
+        take_mark(state, mark, context)
 
 
 def _follow_parts(state: RunState, before: Phase, event: Event) -> None:
@@ -162,8 +168,7 @@ def _gap_phase(before: Phase, event: Event) -> Phase | None:
 def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: float) -> None:
     """Learn from a live silence of that kind in the phase `before` that ended in progress.
 
-    It is a silence of the unreported work in it, or of its phase. One that was reported as a hang only shows that it
-    may come again.
+    A silence that was reported as a hang only shows that it may come again.
     """
     since, silences, attempt = state.silent_since(at), state.learned.silences, state.attempt
     if since is None or not state.live or at <= (state.progress_at or 0.0) or state.suspended:
@@ -171,14 +176,17 @@ def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: f
     seconds = max(0.0, at - since)
     if attempt.hung or (silences.forgiven and silences.is_forgiven(kind, seconds)):
         silences.forgive(kind, seconds, at)
-    if attempt.hung:
-        return
+    if not attempt.hung:
+        _learn(state, before, kind, event, seconds)
+
+
+def _learn(state: RunState, before: Phase, kind: str, event: Event, seconds: float) -> None:
+    """Learn a normal silence: of the unreported work in it, or of its phase."""
+    attempt, phase = state.attempt, _gap_phase(before, event)
     if before in PARTS and attempt.parts.reported:
         attempt.parts.silence = max(attempt.parts.silence, seconds)
-        return
-    phase = _gap_phase(before, event)
-    if phase is not None and phase not in ENDED:
-        silences.learn(kind if phase == before else phase, seconds)
+    elif phase is not None and phase not in ENDED:
+        state.learned.silences.learn(kind if phase == before else phase, seconds)
         if kind == phase == attempt.phase == "training":
             expected = (attempt.pace.predicted() or 0.0) * (attempt.log_interval or 1)
             if expected > 0:

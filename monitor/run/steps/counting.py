@@ -46,9 +46,7 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     if last is None or delta != attempt.log_interval:
         delta = _interval(state, iteration)
     if first:
-        attempt.first_iteration, attempt.first_iteration_seconds = iteration, report.seconds
-        state.mixed |= is_amid_set_up(state, iteration)
-        attempt.begun = report.begun if attempt.loaded is None else None
+        _note_first(state, report)
     elif delta != attempt.log_interval:
         _note_interval(state, iteration, delta)
     if not attempt.resumed:
@@ -71,13 +69,18 @@ def count_step(state: RunState, report: StepReport) -> Phase:
         attempt.timers.settle(iteration, attempt.step_seconds)
     state.learned.highest_iteration = max(iteration, state.learned.highest_iteration or 0)
     attempt.step_timer.restart(at)
-    if attempt.validations_since:
-        attempt.evaluation_sets, attempt.validations_since = attempt.validations_since, 0
-    if attempt.evaluation_due:
+    if attempt.validations_since or attempt.evaluation_due:
         _leave_evaluation(state, report)
     phase, attempt.silent_work = _after(state, iteration)
     attempt.evaluation_due = phase == "evaluating"
     return phase
+
+
+def _note_first(state: RunState, report: StepReport) -> None:
+    attempt = state.attempt
+    attempt.first_iteration, attempt.first_iteration_seconds = report.iteration, report.seconds
+    state.mixed |= is_amid_set_up(state, report.iteration)
+    attempt.begun = report.begun if attempt.loaded is None else None
 
 
 def _count_before(state: RunState, seconds: float) -> None:
@@ -99,10 +102,13 @@ def _count_before(state: RunState, seconds: float) -> None:
 
 
 def _leave_evaluation(state: RunState, report: StepReport) -> None:
-    """No line has reported the evaluation that the arguments ask for. There may be no data: expect none before one is
-    seen.
-    """
     attempt = state.attempt
+    if attempt.validations_since:
+        attempt.evaluation_sets, attempt.validations_since = attempt.validations_since, 0
+    if not attempt.evaluation_due:
+        return
+    # No line has reported the evaluation that the arguments ask for. There may be no data: expect none before one is
+    # seen.
     attempt.evaluation_silent = True
     if report.context.live and state.progress_at is not None and report.context.at > state.progress_at:
         silence = max(0.0, report.context.at - state.progress_at - state.coverage.unobserved(report.context.at))
@@ -214,11 +220,21 @@ def _after(state: RunState, iteration: int) -> tuple[Phase, str | None]:
     evaluates = bool(every) and iteration % (every or 1) == 0
     if evaluates and not attempt.evaluation_silent:
         return "evaluating", None  # no line announces the evaluation
-    saves = topology.save_interval if topology.saves is not False and attempt.save.iteration is None else None
-    before_next = iteration + (attempt.log_interval or 1) - 1
-    if saves and not state.learned.checkpoints.saves and before_next // saves > (iteration - 1) // saves:
+    if topology.save_interval and _may_save(state, iteration, topology.save_interval):
         return "training", SILENT_SAVE
-    # a loop that prints nothing but its bar may evaluate after an epoch
-    total = attempt.trainer.total if attempt.step_source == "trainer" and not attempt.validations else None
-    epoch = total is not None and total >= _MIN_STEPS and total // gcd(total, iteration) <= _MAX_EPOCHS
+    epoch = attempt.step_source == "trainer" and _ends_epoch(attempt, iteration)
     return "training", SILENT_EVALUATION if evaluates or epoch or program_of(attempt.format).silent else None
+
+
+def _may_save(state: RunState, iteration: int, every: int) -> bool:
+    """Return True if the arguments ask for a save before the next report, and no line has shown one."""
+    attempt = state.attempt
+    if state.learned.checkpoints.saves or attempt.topology.saves is False or attempt.save.iteration is not None:
+        return False
+    return (iteration + (attempt.log_interval or 1) - 1) // every > (iteration - 1) // every
+
+
+def _ends_epoch(attempt: Attempt, iteration: int) -> bool:
+    """Return True if a loop that prints nothing but its bar may evaluate now: an epoch may have ended."""
+    total = attempt.trainer.total if not attempt.validations else None
+    return total is not None and total >= _MIN_STEPS and total // gcd(total, iteration) <= _MAX_EPOCHS

@@ -26,15 +26,11 @@ def fold_iteration(state: RunState, event: IterationLogged, context: EventContex
     if not take_iteration(state, event, context):
         return False
     attempt, iteration = state.attempt, event.iteration
-    _take_values(attempt, event)
-    if event.skipped_iterations:
-        state.skipped_iterations_total = plus(state.skipped_iterations_total, event.skipped_iterations)
-    if event.nan_iterations:
-        state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations)
-    first = attempt.last_iteration is None
-    whole = bool(in_units) and first and attempt.number == 0 and iteration <= LONGEST_INTERVAL
-    if attempt.step_timer.interrupted and _is_paused(attempt, event):
-        attempt.step_timer.interrupted = False  # the line's time does not include evaluations and saves
+    last = attempt.last_iteration
+    _take_values(state, event)
+    whole = bool(in_units) and last is None and attempt.number == 0 and iteration <= LONGEST_INTERVAL
+    if attempt.step_timer.interrupted:
+        attempt.step_timer.interrupted = not _is_paused(attempt, event)
     seconds, steps = event.seconds_per_iteration, None
     if seconds is None:
         seconds, steps = _measured(state, event, context.clock, whole=whole)
@@ -83,7 +79,7 @@ def _over_epochs(epochs: dict[int, tuple[int, int]], event: IterationLogged, epo
 
 
 def _is_paused(attempt: Attempt, event: IterationLogged) -> bool:
-    """Return True if the loop's timer stops during evaluations and saves."""
+    """Return True if the line's time does not include evaluations and saves."""
     stops_timer = event.logged_at is not None and program_of(event.format).pauses_timer_if_stamped
     return stops_timer or not BETWEEN_STEPS.isdisjoint(attempt.timers.own)
 
@@ -111,8 +107,12 @@ def _explain(attempt: Attempt, printed: float, seconds: float | None) -> None:
         attempt.unexplained += attempt.tflops_formula is None
 
 
-def _take_values(attempt: Attempt, event: IterationLogged) -> None:
-    latest, topology = attempt.latest, attempt.topology
+def _take_values(state: RunState, event: IterationLogged) -> None:
+    attempt, latest, topology = state.attempt, state.attempt.latest, state.attempt.topology
+    if event.skipped_iterations:
+        state.skipped_iterations_total = plus(state.skipped_iterations_total, event.skipped_iterations)
+    if event.nan_iterations:
+        state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations)
     if event.format != attempt.format or topology.format != event.format:
         attempt.format = topology.format = event.format
     if event.train_iterations is not None:
