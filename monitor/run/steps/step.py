@@ -28,9 +28,7 @@ class Step(Struct, gc=False, kw_only=True):
     printed_seconds: float | None = None
     """Seconds per iteration as printed."""
     reported: bool = False
-    """True for the step source's report with the loss, if one is printed. `loss` of a report that is neither this nor
-    counted was printed by DeepSpeed's engine beside the training loop's own line.
-    """
+    """True for the step source's report with the loss, if one is printed."""
     is_line: bool = False
     """True for the report with the values of the step, once: each node of HF Trainer or an engine may print one."""
     loss: float | None = None
@@ -71,8 +69,8 @@ def add_step(
         if not counted and source == source_before:
             return  # a copy, or a source that lags behind
     elif isinstance(event, EngineStepLogged):
-        if source == "iteration" and event.loss is None:
-            return
+        if source == "iteration":
+            return  # the loop's own line reports the step
     elif isinstance(event, TrainerLogged):
         if source != "trainer":
             return
