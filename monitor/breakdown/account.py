@@ -90,6 +90,8 @@ class TimerReports:
     def close(self, iteration: int | None, seconds: float | None, interval: int) -> None:
         """Close the last line, because the next one came. `iteration`, `seconds` and `interval` are the last line's."""
         behind = self.behind
+        if not (behind or self.ahead or self.last):
+            return  # the log prints no timers
         self.last = None
         if behind and iteration is not None:
             timers = behind

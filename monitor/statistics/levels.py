@@ -6,6 +6,7 @@ Page-Hinkley, Bayesian change points and the 3-sigma rule).
 """
 
 import math
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 from msgspec import Struct, field
@@ -34,6 +35,9 @@ class Level(Struct):
 
     values: list[float] = field(default_factory=list)
     """The last values, oldest first."""
+    ordered: list[float] = field(default_factory=list)
+    """The same in ascending order, because sorting them at each renewal takes longer than all other work of a step. Of
+    another length: to be sorted at the next renewal."""
     seen: int = 0
     iterations: int = 0
     """Iterations that the values cover."""
@@ -65,6 +69,7 @@ class Level(Struct):
         self.seen = seen = self.seen + 1
         self.iterations += stands_for
         self.values.append(x)
+        insort(self.ordered, x)
         value, look = self.value, False
         if value is not None:
             self.residuals += 1
@@ -86,13 +91,17 @@ class Level(Struct):
 
     def _renew(self) -> bool:
         """Compute level and scale anew. Return True if the level has just been learned."""
+        if len(self.ordered) != len(self.values):
+            self.ordered = sorted(self.values)
+        for old in self.values[:-WINDOW]:
+            del self.ordered[bisect_left(self.ordered, old)]
         del self.values[:-WINDOW]
         # A level of few values would follow the shift that it should find: the suspect values are left out.
         young = (
             self.up > 0.0 and self.up_from > _LEARN_MEANS and self.seen <= 2 * LEARN
             and self.iterations >= _LEARN_ITERATIONS
         )  # fmt: skip
-        learned, ordered = self.value is None, sorted(self.values[: self.up_from - 1] if young else self.values)
+        learned, ordered = self.value is None, sorted(self.values[: self.up_from - 1]) if young else self.ordered
         self.value = value = ordered[len(ordered) // 2]
         self.scale = max(_MIN_SCALE, NORMAL_DEVIATIONS * _median_deviation(ordered, value))
         if self.unit is None or self.unit > _FINE_UNIT:
