@@ -85,16 +85,15 @@ class Folding:
                 counts.add("lines_total", "too_long")
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
-        run, stream = source.run, run_streams.replica_of(source)
-        if run is not None and stream is not None and source.name not in run.state.sources:  # also if it adds nothing
-            self._note_source(run, source)
-        joins = stream is not None and stream.joins_attempt  # its lines begin no other experiment
+        run = source.run
+        if run is not None and source.name not in run.state.sources and run_streams.replica_of(source) is not None:
+            self._note_source(run, source)  # also if it adds nothing
         for entries, at in due:
             bounds = not BOUNDS.isdisjoint(map(_KIND, entries))
-            if source.experiments.held or (bounds and not joins):
+            if source.experiments.held or (bounds and not run_streams.joins_attempt(source)):
                 self._take_by_experiment(source, entries, at, now)
             else:
-                self._fold_into(self._watched.run_of(source, now), source, entries, at, now)
+                self._fold_into(source.run or self._watched.run_of(source, now), source, entries, at, now)
 
     def decide(self, source: Source, now: float, *, last: bool = False) -> None:
         """Decide the run of waiting lines after the source was read to its end. `last`: no more will come."""

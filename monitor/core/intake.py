@@ -27,7 +27,6 @@ from megatron_monitor.follow.messages import (
     Unreadable,
 )
 from megatron_monitor.identity import StreamIdentity
-from megatron_monitor.log_tail import limit_of
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
 
@@ -71,9 +70,10 @@ class MessageHandler:
             self._quarantine(getattr(message, "source", ""), error, now)
 
     def _of_source(self, message: Data | Lines | Restarted | CaughtUp | Gone, now: float) -> None:
-        sources = self._watched.sources  # a dormant source was already read to its end
-        known = sources.get if isinstance(message, CaughtUp) else sources.awake
-        source = known(message.source)
+        sources = self._watched.sources
+        source = sources.get(message.source)
+        if source is None and not isinstance(message, CaughtUp):  # a dormant source was already read to its end
+            source = sources.awake(message.source)
         if source is None or (source.failed and not isinstance(message, Restarted | Gone)):
             if isinstance(message, Gone) and (saved := self._watched.saved.sources.get(message.source)):
                 self._watched.awaited[saved.run] -= 1
@@ -162,7 +162,7 @@ class MessageHandler:
 
     def _data(self, source: Source, message: Data, now: float) -> None:
         at = min(message.at - self._watched.wall_offset, now)
-        source.tail.add(message.data, limit_of(len(self._watched.sources)))
+        source.tail.add(message.data, self._watched.sources.tail_bytes)
         entries = source.feed(message, at)
         self._watched.counts.add("bytes_total", by=len(message.data))
         self._watched.counts.set("last_read_timestamp_seconds", message.at)

@@ -80,6 +80,12 @@ def replica_of(source: Source) -> StreamPosition | None:
     return stream if stream is not None and stream.is_replica else None
 
 
+def joins_attempt(source: Source) -> bool:
+    """Return True if its set-up lines begin no attempt and no experiment."""
+    stream = replica_of(source)
+    return stream is not None and stream.joins_attempt
+
+
 def ended(source: Source) -> Due:
     """Return the events of its end, after it was read whole, if its last step belongs to the present attempt."""
     run, stream, ends = source.run, replica_of(source), source.ends

@@ -17,7 +17,7 @@ from megatron_monitor.follow.messages import Data, Opened, Restarted
 from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.identity import StreamIdentity
 from megatron_monitor.identity.naming import watch_of
-from megatron_monitor.log_tail import LogTail
+from megatron_monitor.log_tail import LogTail, limit_of
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.reading import Rules, evaluated_reader
@@ -183,6 +183,8 @@ class Sources(dict[str, Source]):
         """Name -> encoded SavedSource. There may be a hundred thousand."""
         self.dormant_logs: dict[str, str] = {}
         """Name of a log -> its dormant source, which is its only one."""
+        self.tail_bytes = 0
+        """Bytes of the last lines that each source keeps."""
         self._rules, self._logs = rules, logs
         self._unread: set[str] = set()
 
@@ -211,6 +213,7 @@ class Sources(dict[str, Source]):
         if known is not None:
             source.new, source.put_out, source.observed_until = known.new, known.put_out, known.saved_at
         self[source.name] = source
+        self.tail_bytes = limit_of(len(self))
         self._unread.add(source.name)
         self._join(source)
         if known is not None and (one := known.experiments) is not None:
@@ -257,6 +260,7 @@ class Sources(dict[str, Source]):
         """Remove a source that is no longer followed."""
         self.finish(source)
         del self[source.name]
+        self.tail_bytes = limit_of(len(self))
         self._leave(source)
 
     def _leave(self, source: Source) -> None:
