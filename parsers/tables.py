@@ -1,22 +1,19 @@
 """Reads data files beside the code: TOML tables, and the YAML files that describe the lines of formats."""
 
-import hashlib
-import secrets
+import os
 import sys
 import tomllib
 from contextlib import suppress
 from importlib import resources
+from importlib.util import cache_from_source
+from pathlib import Path
 from pkgutil import get_data
-from typing import Any
+from typing import Any, TypeVar
+from zlib import crc32
 
 import msgspec
-import yaml
 
-
-class _Copy(msgspec.Struct):
-    of: str
-    """The hash of the files."""
-    documents: dict[str, Any]
+T = TypeVar("T")
 
 
 def table_in(package: str, name: str) -> dict[str, Any]:
@@ -26,8 +23,8 @@ def table_in(package: str, name: str) -> dict[str, Any]:
     return tomllib.loads(data.decode())
 
 
-def documents_in(package: str) -> dict[str, Any]:
-    """Return the contents of a package's YAML files, by name without `.yaml`.
+def documents_in(package: str, kind: type[T]) -> T:
+    """Return the contents of a package's YAML files, by name without `.yaml`, as a mapping of this type.
 
     They are kept as JSON with Python's own compiled files, because YAML takes a sixth of the start. The copy is used
     while the files are those of which it was made.
@@ -35,17 +32,20 @@ def documents_in(package: str) -> dict[str, Any]:
     folder = resources.files(package)
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     texts = {file.name.removesuffix(".yaml"): file.read_bytes() for file in files}
-    of = hashlib.sha256(b"\0".join(name.encode() + b"\0" + text for name, text in texts.items())).hexdigest()
-    copy = folder / "__pycache__" / "documents.json"
+    of = b"%d" % crc32(b"\0".join(name.encode() + b"\0" + text for name, text in texts.items()))
+    copy = Path(cache_from_source(str(folder / "documents.py"))).with_suffix(".json")
     with suppress(OSError, msgspec.MsgspecError):
-        known = msgspec.json.decode(copy.read_bytes(), type=_Copy)
-        if known.of == of:
-            return known.documents
+        made_of, _, known = copy.read_bytes().partition(b"\n")
+        if made_of == of:
+            return msgspec.json.decode(known, type=kind)
+    import yaml  # it takes a tenth of the start
+
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C if there is one
     documents = {name: yaml.load(text, loader) for name, text in texts.items()}  # noqa: S506 - a safe one
     if not sys.dont_write_bytecode:
-        with suppress(OSError, AttributeError):  # nothing can be written into a zip file
-            fresh: Any = copy.with_suffix(f".{secrets.token_hex(4)}")  # type: ignore[attr-defined]
-            fresh.write_bytes(msgspec.json.encode(_Copy(of, documents)))
+        with suppress(OSError):  # nothing can be written into a zip file
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            fresh = copy.with_suffix(f".{os.getpid()}")
+            fresh.write_bytes(of + b"\n" + msgspec.json.encode(documents))
             fresh.replace(copy)
-    return documents
+    return msgspec.convert(documents, kind)

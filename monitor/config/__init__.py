@@ -12,7 +12,6 @@ from pathlib import Path
 from megatron_monitor.config.decode import decode
 from megatron_monitor.config.document import ConfigError
 from megatron_monitor.config.schema import Config, Watch
-from megatron_monitor.config.yaml_text import override, read_file, read_yaml
 from megatron_monitor.scalars import host_and_port
 
 __all__ = ["Config", "ConfigError", "Watch", "host_and_port", "load", "spool_directory", "state_directory"]
@@ -41,9 +40,14 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
     Relative paths start at the file's directory, as in Prometheus; without a file at the working directory.
     Raises ConfigError with every problem, in the file's order, overrides last.
     """
+    settings = list(overrides)
+    if source == "" and not settings:
+        return Config()
+    from megatron_monitor.config.yaml_text import override, read_file, read_yaml  # PyYAML takes a tenth of the start
+
     name, base = (str(source), str(source.parent)) if isinstance(source, Path) else (None, "")
     document = read_file(source) if isinstance(source, Path) else read_yaml(source)
-    for setting in overrides:
+    for setting in settings:
         override(document, setting)
     document.base = base
     empty = document.value is None and not document.problems

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct, field
 
 from megatron_monitor.parsers.declared.failures import ended_by, failed, signal_in
@@ -277,5 +276,5 @@ def _problems_of_fields(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 @cache
 def built_in() -> tuple[Format, ...]:
     """Return all built-in formats in the order of their names."""
-    files = msgspec.convert(documents_in("megatron_monitor.parsers.formats"), dict[str, Format])
+    files = documents_in("megatron_monitor.parsers.formats", dict[str, Format])
     return tuple(files[name] for name in sorted(files))

@@ -9,16 +9,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.wrappers import MONTHS, TEXT_FORMS
 
 # `... nan iterations:   0 |[default3]:text`: a tee label in the middle of a line
-_TEE = re.compile(r"\[(?:default|worker|trainer|rank)\d{1,9}\]:(?=.)")
+_TEE = lazy(r"\[(?:default|worker|trainer|rank)\d{1,9}\]:(?=.)")
 
 _MAX_NESTING = 8  # the deepest real nesting is 4; the bounds limit the cost of a hostile line
 _MAX_SEGMENTS = 64
 
 # One alternative per prefix, with a sample above it.
-_PREFIX = re.compile(
+_PREFIX = lazy(
     r"""
     # ` 7: ` srun --label, right-aligned; also alone on a line
       (?P<task>[ ]{0,5}\d{1,6}):(?:[ ]|$)
@@ -73,16 +74,16 @@ _PREFIX = re.compile(
 )
 
 # First characters of a prefix: most other texts are rejected without trying each alternative
-_MAY_BEGIN = re.compile(rf"[ ]{{0,5}}[\d\[]|[(<a-zDIWEC]|[\w.-]{{1,60}}/\d|(?:{'|'.join(MONTHS)})[ ]")
+_MAY_BEGIN = lazy(rf"[ ]{{0,5}}[\d\[]|[(<a-zDIWEC]|[\w.-]{{1,60}}/\d|(?:{'|'.join(MONTHS)})[ ]")
 # `[E522 03:45:48.123456789 ProcessGroupNCCL.cpp:632] ...`, `W0414 18:38:58.281000 175535 torch/run.py:793] `: glog
 # prints no year. The prefix stays in the text, because rules recognise these lines by it.
-_GLOG = re.compile(r"[ ]{0,4}\[?[IWEF](\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,6})?)\d{0,3} ")
+_GLOG = lazy(r"[ ]{0,4}\[?[IWEF](\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,6})?)\d{0,3} ")
 
 # `[06:00<34:00,  6.00s/it]`, `[06:00, 6.00s/it, loss=0.5, lr=[1e-5]]`: the end of a tqdm bar
-_BAR_END = re.compile(r"\[\d{1,4}:\d\d(?::\d\d)?(?:<[\d:?]{1,12})?,(?:[^][]|\[[^][]{0,200}\]){1,400}\]")
+_BAR_END = lazy(r"\[\d{1,4}:\d\d(?::\d\d)?(?:<[\d:?]{1,12})?,(?:[^][]|\[[^][]{0,200}\]){1,400}\]")
 
 # Words that look like `host:` and are not hosts, whatever their digits are: `fp16`, `bfloat16`, `stage0`.
-_NOT_HOST = re.compile(r"(?:oom|utf|int|stage)\d|b?f(?:p|loat)?\d\d|c\d\dd|h\dpy")
+_NOT_HOST = lazy(r"(?:oom|utf|int|stage)\d|b?f(?:p|loat)?\d\d|c\d\dd|h\dpy")
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from msgspec import Struct
 from megatron_monitor.parsers.engine import fields
 from megatron_monitor.parsers.engine.prefixes import iso_time
 from megatron_monitor.parsers.events import ANSI, Event, LogEvent
+from megatron_monitor.parsers.patterns import lazy
 
 SHAPE = bytes(48 if 48 <= code <= 57 else code for code in range(256))
 """Translates a line to its shape."""
@@ -235,7 +236,7 @@ def _remembered(read: Convert) -> Callable[[bytes], Any]:
 _SMALL = r"(\d{1,6}(?:\.\d{1,6})?)"
 _DAY, _CLOCK = r"(\d{4}-\d\d-\d\d)[ T]", r"(\d\d:\d\d:\d\d)"
 _QUICK: list[tuple[tuple[Convert, ...], re.Pattern[bytes], str]] = [
-    (converters, re.compile(form.encode()), expression)
+    (converters, lazy(form.encode()), expression)
     for converters, form, expression in (
         ((int, fields.integer), r"([-+]?\d{1,15})", "int({})"),
         ((fields.number, fields.finite), r"([-+]?\d{1,15}(?:\.\d{1,20})?(?:[eE][-+]?\d\d?)?)", "float({})"),
