@@ -1,12 +1,10 @@
 """Reads data files beside the code: TOML tables, and the YAML files that describe the lines of formats."""
 
-import os
 import sys
 import tomllib
 from contextlib import suppress
 from importlib import resources
 from importlib.util import cache_from_source
-from pathlib import Path
 from pkgutil import get_data
 from typing import Any, TypeVar
 from zlib import crc32
@@ -33,19 +31,21 @@ def documents_in(package: str, kind: type[T]) -> T:
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     texts = {file.name.removesuffix(".yaml"): file.read_bytes() for file in files}
     of = b"%d" % crc32(b"\0".join(name.encode() + b"\0" + text for name, text in texts.items()))
-    copy = Path(cache_from_source(str(folder / "documents.py"))).with_suffix(".json")
+    copy: Any = folder / cache_from_source(str(folder / "documents.py")).replace(".pyc", ".json")
     with suppress(OSError, msgspec.MsgspecError):
         made_of, _, known = copy.read_bytes().partition(b"\n")
         if made_of == of:
             return msgspec.json.decode(known, type=kind)
+    from secrets import token_hex
+
     import yaml  # it takes a tenth of the start
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C if there is one
     documents = {name: yaml.load(text, loader) for name, text in texts.items()}  # noqa: S506 - a safe one
     if not sys.dont_write_bytecode:
-        with suppress(OSError):  # nothing can be written into a zip file
+        with suppress(OSError, AttributeError):  # nothing can be written into a zip file
             copy.parent.mkdir(parents=True, exist_ok=True)
-            fresh = copy.with_suffix(f".{os.getpid()}")
+            fresh = copy.with_suffix(f".{token_hex(4)}")
             fresh.write_bytes(of + b"\n" + msgspec.json.encode(documents))
             fresh.replace(copy)
     return msgspec.convert(documents, kind)
