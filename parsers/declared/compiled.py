@@ -126,7 +126,7 @@ def expressions_of(log_format: Format, make: Callable[[str], Any] = lazy) -> tup
         if specs[0].form == "block":
             found.append(_block(name, anchors, specs[0], partial(_head_with, specs[0]), one.read))
         else:
-            by_digits = one.by_digits or make is not lazy
+            by_digits = make is not lazy or any(spec.by_digits for spec in specs)
             found.append(Rule(name, anchors, one.read, by_digits, any(spec.any_width for spec in specs)))
     return tuple(found)
 
@@ -144,7 +144,7 @@ def _rule(log_format: Format, readings: tuple[LineReader, ...]) -> Rule:
     )
     if first.spec.form == "block":
         return _block(name, anchors, first.spec, lambda line: _head_text(first, line), read)
-    return Rule(name, anchors, read, by_digits=any(reading.by_digits for reading in readings))
+    return Rule(name, anchors, read, by_digits=any(reading.spec.by_digits for reading in readings))
 
 
 def _head_text(reading: LineReader, line: Line) -> str | None:

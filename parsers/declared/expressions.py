@@ -17,7 +17,6 @@ from megatron_monitor.parsers.events import EVENT_TYPES, Event
 from megatron_monitor.parsers.patterns import filled
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
-_ANY_DIGIT = re.compile(r"\\d|0-9|\{\d+(?:,\d*)?\}")  # what a digit in an expression means, unless it is itself
 _SEARCHED = 2000  # characters in which several values of a field are searched
 _Convert = Callable[[str], Any]
 
@@ -29,13 +28,6 @@ class Expressions:
         """`make` makes a pattern from its text."""
         self._specs, self._make = specs, make
         self.every = any(spec.every for spec in specs)
-
-    @property
-    def by_digits(self) -> bool:
-        """True if digits decide whether a line matches, or which failure it names."""
-        return any(
-            spec.failed or isinstance(spec.reads.get("failure"), str) or _has_digits(spec) for spec in self._specs
-        )
 
     @cached_property
     def _all(self) -> list["_Expression"]:
@@ -151,14 +143,6 @@ class _Expression:
             start = len(line.text) - len(line.text.lstrip())
             values["message"] = line.span((start, start + len(line.text.strip()[:length])), str)
         return values | {name: line.span(whole, self._reads[name]) for name in self._of_line}
-
-
-def _has_digits(spec: LineSpec) -> bool:
-    """Return True if a digit is part of an expression, a printed name or a text that a line sets."""
-    words = (*spec.fields, *(word for how in spec.reads.values() if isinstance(how, Mapping) for word in how))
-    texts = (value for value in spec.sets.values() if isinstance(value, str) and "{" in value)
-    expressions = (_ANY_DIGIT.sub("", text) for text in (spec.regex, spec.location, *spec.extras))
-    return any(texts) or any(re.search(r"\d", text) for text in (*expressions, *words))
 
 
 def _usual(kind: Any) -> _Convert:

@@ -19,7 +19,6 @@ _SHORT_LIST = 3  # maximum length of a list of integers that is read
 _MAX_LINE = 64 * 1024
 _STAMP: Final = LineMark("{time} ")  # of a logger that prints nothing else: before any program's line
 _DEPTH = 3
-_DIGIT = re.compile("[0-9]")
 _AROUND = " \t'\"}]|"  # characters around a value
 _MAX_SECONDS = 1e9
 _STEP_VALUES: Final = frozenset(events.IterationLogged.__struct_fields__)
@@ -72,14 +71,6 @@ class LineReader:
         self._targets: dict[str, tuple[str, Convert]] = {
             name: converter(target) for name, target in {**log_format.fields, **spec.fields}.items()
         }
-
-    @property
-    def by_digits(self) -> bool:
-        """True if digits decide whether the line matches: digits of its mark or of a required value. The numbers of a
-        bar may contradict each other.
-        """
-        counts = "epoch_step" in dict(self.mark.captured)
-        return counts or any(map(_DIGIT.search, (self.spec.line, *self.spec.where.values())))
 
     # --- the line ---------------------------------------------------------------------------------------------------
 

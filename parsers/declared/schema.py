@@ -32,6 +32,8 @@ this part of a reinforcement learning step begins or continues. generating: an e
 """
 Form = Literal["", "pairs", "json", "block"]
 _LEAST_TEXT = 3
+_ANY_DIGIT = re.compile(r"\\d|0-9|\{\d+(?:,\d*)?\}")  # digits of an expression that do not mean themselves
+_OWN_DIGIT = re.compile(r"[0-9]|\{epoch_step\b")
 _GIVEN = ("epoch_steps", "epochs", "total")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
@@ -176,6 +178,22 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """For the meaning `failure`: the failure."""
     name: str = ""
     """For the meanings `progress` and `evaluation`: its name."""
+
+    @property
+    def by_digits(self) -> bool:
+        """True if a digit decides whether the line matches or what it says: a digit of the mark, of an expression or of
+        a word with a meaning. A failure may be named by the digits of a text, and a bar's numbers may contradict each
+        other.
+        """
+        expressions = (_ANY_DIGIT.sub("", text) for text in (self.regex, self.location, *self.extras))
+        meanings = (word for how in self.reads.values() if isinstance(how, Mapping) for word in how)
+        words = self.where.values() if self.line else self.fields
+        return (
+            self.failed is not None
+            or isinstance(self.reads.get("failure"), str)
+            or any("{" in value for value in self.sets.values() if isinstance(value, str))
+            or any(map(_OWN_DIGIT.search, (self.line, *expressions, *meanings, *words)))
+        )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong with the values."""
