@@ -177,7 +177,11 @@ class SourceReader:
     def _read(self, parts: Sequence[Any], out: list[LogEvent]) -> None:
         for part in parts:
             if isinstance(part, Block):
+                before = len(out)
                 self._read_block(part, out)
+                matched = {entry.line for entry in out[before:]}
+                self.matched_lines += len(matched - {self._last_matched})
+                self._last_matched = max(matched, default=self._last_matched)
             else:
                 out.append(LogEvent(part.line, "line_too_long", LineDiscarded(bytes=part.bytes), ""))
 
@@ -202,7 +206,7 @@ class SourceReader:
         place, count = 0, len(lines)
         while place < count:
             if self._open:  # an open gatherer is offered every line
-                self._read_line(lines[place], numbers[place], known[place], out, learns=False)
+                self._read_line(lines[place], numbers[place], known[place], out)
                 place += 1
                 continue
             for index in range(place, count):
@@ -221,9 +225,6 @@ class SourceReader:
                         if layout.redrawn:
                             self._redrawn = raw
                         out += found
-                        if found and numbers[index] != self._last_matched:
-                            self.matched_lines += 1
-                            self._last_matched = numbers[index]
                         continue
                 self._read_line(raw, numbers[index], entry, out)
                 if self._open:
@@ -243,12 +244,13 @@ class SourceReader:
             places += [number] * (len(found) - len(places))
         return found, places
 
-    def _read_line(self, raw: bytes, number: int, shape: Known, out: list[LogEvent], *, learns: bool = True) -> None:
-        """Offer each part of the line to the open gatherers and then to the rules. `learns`: remember the answer for
-        the shape.
+    def _read_line(self, raw: bytes, number: int, shape: Known, out: list[LogEvent]) -> None:
+        """Offer each part of the line to the open gatherers and then to the rules, and remember their answer for its
+        shape.
         """
-        if self._key_lines or b"PRIVATE KEY" in raw:
-            raw, learns = self._without_key(raw), False
+        secret = self._key_lines > 0 or b"PRIVATE KEY" in raw
+        if secret:
+            raw = self._without_key(raw)
         found: list[LogEvent] = []
         rules = shape.rules if shape else ()
         parts = _segments(raw)
@@ -257,7 +259,7 @@ class SourceReader:
             if self._offered(line, number, shown, found):
                 continue
             items, asked = self._read_by_rules(line, rules)
-            if shape and learns and len(parts) == 1 and not self._open and (not items or shown is raw):
+            if shape and not secret and len(parts) == 1 and (not items or shown is raw):
                 self._memo.learn(shape, raw, asked, items)
             self._take(items, number, shown, found)
         used = self._memo.used
@@ -265,9 +267,6 @@ class SourceReader:
             found = [entry for entry in found if used(entry.event)]
             if found and all(entry.event.redrawn for entry in found):
                 self._redrawn = raw
-        if found and number != self._last_matched:
-            self.matched_lines += 1
-            self._last_matched = number
         out += found
 
     def _without_key(self, raw: bytes) -> bytes:

@@ -247,6 +247,8 @@ _QUICK: list[tuple[tuple[Convert, ...], re.Pattern[bytes], str]] = [
         ((fields.clock,), r"(\d{1,4}):(\d\d):(\d\d)", "int({}) * 3600.0 + int({}) * 60 + int({})"),
         ((iso_time,), _DAY + _CLOCK, "({} + b'T' + {}).decode()"),
         ((iso_time,), rf"{_DAY}{_CLOCK}[.,](\d+)", "({} + b'T' + {} + b'.' + {}).decode()"),
+        ((iso_time,), rf"(\d{{4}})(\d\d)(\d\d) {_CLOCK}", "({} + b'-' + {} + b'-' + {} + b'T' + {}).decode()"),
+        ((fields.byte_size,), r"(\d{1,6}(?:\.\d{1,6})?) ?GB", "round(float({}) * 1024.0**3)"),
         ((str,), "((?s:.+))", "{}.decode()"),
     )
 ]

@@ -56,17 +56,8 @@ _Convert = Callable[[str], Any]
 _Split = Callable[[str], tuple[str, str] | None]
 
 
-def used_of_device(text: str) -> dict[str, int] | None:
-    """Return the first and the third of `150.00GB/105.98GB/255.98GB/58.60%`: what the processes use of a GPU's memory,
-    and all of it.
-    """
-    sizes = [byte_size(part) for part in text.split("/")[:3]]
-    used, _, whole = sizes if len(sizes) == 3 else (None,) * 3
-    return {"reserved_bytes": used, "device_bytes": whole} if used and whole else None
-
-
 _READ: dict[str, _Convert] = {
-    read.__name__: read for read in (duration, finite, integer, milliseconds, number, ratio, teraflops, used_of_device)
+    read.__name__: read for read in (duration, finite, integer, milliseconds, number, ratio, str, teraflops)
 }
 FIELDS: dict[str, tuple[str, _Convert]] = {
     name: (attribute, _READ[how]) for name, (attribute, how) in TABLES["megatron"].items()
@@ -188,14 +179,28 @@ def iterations(
             }  # fmt: skip
             memory = found.values.pop("memory", None)
             yield Spanned(IterationLogged, values | found.values | line.origin_spans)
-            if memory is not None and memory.value is not None:
-                yield Spanned(_reported, {"iteration": values["iteration"], "memory": memory} | line.origin_spans)
+            if memory is not None:
+                sizes = _sizes(memory) | {"iteration": values["iteration"]}
+                yield Spanned(_reported, sizes | line.origin_spans)
         elif not before and found.names:
             yield Malformed(rule=f"{format_name or 'megatron'}.iteration", text=text.strip()[:500], **line.origin)
 
 
-def _reported(memory: dict[str, Any], **others: Any) -> MemoryReported:
-    return MemoryReported(occasion="step", **memory, **others)
+def _sizes(memory: Span) -> dict[str, Span | None]:
+    """Return the first and the third of `150.00GB/105.98GB/255.98GB/58.60%`: what the processes use of a GPU's memory,
+    and all of it.
+    """
+    used, free, whole, *_ = *memory.text.split("/"), "", "", ""
+    at = memory.start + len(used) + len(free) + 2
+    spans = ((memory.start, used), (at, whole))
+    return dict(
+        zip(("used", "whole"), (Span(start, text, byte_size, byte_size(text)) for start, text in spans), strict=True)
+    )
+
+
+def _reported(used: int | None = None, whole: int | None = None, **others: Any) -> Iterator[Event]:
+    if used and whole:
+        yield MemoryReported(occasion="step", reserved_bytes=used, device_bytes=whole, **others)
 
 
 def _is_word(character: str) -> bool:
