@@ -22,7 +22,7 @@ from megatron_monitor.parsers.engine.lines import MAX_LINE_BYTES, Block, LineSpl
 from megatron_monitor.parsers.engine.memo import Known, Memo
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Scanner
-from megatron_monitor.parsers.engine.spans import Spanned
+from megatron_monitor.parsers.engine.spans import Spanned, events_of
 from megatron_monitor.parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed, TrainerProgressed
 from megatron_monitor.parsers.inferred import InferredSteps
 from megatron_monitor.parsers.redaction import in_key, masked
@@ -319,8 +319,7 @@ class SourceReader:
             if isinstance(item, Gatherer):
                 self._open.append((name, item))
             else:
-                events = item.events() if isinstance(item, Spanned) else [item]
-                out.extend(LogEvent(number, name, event, shown) for event in events)
+                out.extend(LogEvent(number, name, event, shown) for event in events_of(item))
 
 
 def _segments(raw: bytes) -> tuple[tuple[str, Line], ...]:

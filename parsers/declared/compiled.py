@@ -17,7 +17,7 @@ from megatron_monitor.parsers.declared.reading import LineReader
 from megatron_monitor.parsers.declared.schema import Format, LineSpec
 from megatron_monitor.parsers.engine.prefixes import Prefix
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
-from megatron_monitor.parsers.engine.spans import Spanned
+from megatron_monitor.parsers.engine.spans import Spanned, events_of
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.parsers.patterns import lazy
 
@@ -82,8 +82,7 @@ class BlockRule(Gatherer):
             return []
         text = self.head + self.spec.separator.join(self.lines)
         line = Line(text, Prefix(rank=self.rank, node=self.node, logged_at=self.logged_at))
-        found = (said.events() if isinstance(said, Spanned) else [said] for said in type(self).read(line))
-        return [event for events in found for event in events]
+        return [event for said in type(self).read(line) for event in events_of(said)]
 
 
 def _block(name: str, anchors: tuple[bytes, ...], spec: LineSpec, head_of: Any, read: Any) -> Rule:

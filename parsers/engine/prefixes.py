@@ -164,16 +164,12 @@ _ROLES = {
     "logger": "location", "where": "location", "ip": "node", "host": "node", "pod": "pod",
 }  # fmt: skip
 """Last word of a group's name -> the field that it fills."""
-_SINGLE = frozenset({"task", "local", "rank", "mpi", "time", "host", "word_host", "pod"})
-"""Groups that are alone in a prefix."""
 
 
 def _take(prefix: Prefix, match: re.Match[str]) -> None:
-    kind = match.lastgroup
-    parts = ((kind, match[kind]),) if kind in _SINGLE else match.groupdict().items()
-    for name, value in parts:
-        role = _ROLES.get(name.rpartition("_")[2])
-        if value is None or role is None or (role == "rank" and value < "0"):
+    for name, value in match.groupdict().items():
+        role = _ROLES.get(name.rpartition("_")[2]) if value is not None else None
+        if role is None or (role == "rank" and value < "0"):
             continue  # DeepSpeed prints rank -1 before its groups exist
         if role == "logged_at":
             prefix.logged_at = iso_time(value)

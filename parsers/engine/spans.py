@@ -56,6 +56,11 @@ class Spanned(Struct):
         return [made] if isinstance(made, Event) else list(made)
 
 
+def events_of(said: Spanned | Event) -> list[Event]:
+    """Return the events of a part of an answer."""
+    return [said] if isinstance(said, Event) else said.events()
+
+
 def value_of(said: Any) -> Any:
     """Return the value of a span, or of a mapping or tuple. What has no value is left out of mappings and tuples."""
     kind = type(said)
@@ -94,7 +99,7 @@ class Layout:
         self._tests: list[str] = []
         self._numbers: list[tuple[int, int, int, int]] = []
         """Of each slice the first and the last number in it, and where it begins and ends beside them."""
-        events = [event for _, said in answer for event in ([said] if isinstance(said, Event) else said.events())]
+        events = [event for _, said in answer for event in events_of(said)]
         wanted = [used is None or used(event) for event in events]
         self.used = any(wanted) or not events
         """False if the reader needs none of the events of such lines."""
