@@ -246,7 +246,7 @@ _QUICK: list[tuple[tuple[Convert, ...], re.Pattern[bytes], str]] = [
         ((int, fields.integer), r"([-+]?\d{1,15})", "int({})"),
         ((fields.number, fields.finite), r"([-+]?\d{1,15}(?:\.\d{1,20})?(?:[eE][-+]?\d\d?)?)", "float({})"),
         ((fields.milliseconds,), _SMALL, "float({} + b'e-3')"),
-        ((fields.milliseconds_range,), _SMALL, "(float({} + b'e-3'),) * 2"),
+        ((fields.milliseconds_range,), _SMALL, "(x := float({} + b'e-3'), x)"),
         ((fields.milliseconds_range,), f"{_SMALL}, {_SMALL}", "(float({} + b'e-3'), float({} + b'e-3'))"),
         ((fields.clock,), r"(\d\d):(\d\d)", "int({}) * 60.0 + int({})"),
         ((fields.clock,), r"(\d{1,4}):(\d\d):(\d\d)", "int({}) * 3600.0 + int({}) * 60 + int({})"),
