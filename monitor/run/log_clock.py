@@ -11,6 +11,7 @@ from functools import lru_cache
 _SECONDS = {f":{second:02d}": float(second) for second in range(60)}
 
 
+@lru_cache(maxsize=8192)  # the lines of a read: attribution, fold and replay ask for each
 def log_clock(text: str | None) -> float | None:
     """Return the seconds of a stamp; None for other text."""
     if text is None:

@@ -37,7 +37,8 @@ class Level(Struct):
     """The last values, oldest first."""
     ordered: list[float] = field(default_factory=list)
     """The same in ascending order, because sorting them at each renewal takes longer than all other work of a step. Of
-    another length: to be sorted at the next renewal."""
+    another length: to be sorted at the next renewal.
+    """
     seen: int = 0
     iterations: int = 0
     """Iterations that the values cover."""
