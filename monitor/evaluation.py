@@ -8,7 +8,7 @@ time passes between any two of them, and a silence counts only if the lines prov
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,8 +102,7 @@ class Evaluator:
         transitions: list[Transition] = []
         steps: list[Step] = []
         stage = state.restarts, state.mixed
-        """The rules are evaluated when it changes, so that the end of an attempt is reported after the next one began.
-        """
+        """The rules are evaluated when it changes: the end of an attempt is reported after the next one began."""
 
         def show() -> None:
             """Pass the collected steps to the rules before the next event changes their context."""
@@ -123,39 +122,41 @@ class Evaluator:
                     continue
             if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
-            constant = kind in _KEEP_BUFFER or is_known(state.attempt, event)
-            if not constant:
+            repeated = kind is events.ModelSettingLogged and is_known(state.attempt, event)
+            if not (repeated or kind in _KEEP_BUFFER):
                 show()
             step_source, phase = state.attempt.step_source, state.attempt.phase
             iterations, skipped = state.iterations_total, state.skipped_iterations_total
             fold(state, entry, source, at, live, show)
             if kind in STEP_EVENTS:
                 add_step(steps, state, event, iterations, skipped, step_source)
-            changed = not constant and self._report(state, event)
+            changed = kind in self._listeners and not repeated and self._report(state, event)
             if live and state.live and not run.historical:
-                changed |= "hang" in run.book.open and state.attempt.phase != phase  # it ends with its phase
-                if steps:
-                    changed |= self._update(state, steps, run.book.open)
-                    steps.clear()
                 before, stage = stage, (state.restarts, state.mixed)
-                if changed or stage != before:
-                    transitions += self.judge(run, at)
-        if steps:
-            self._update(state, steps)
+                changed |= stage != before or ("hang" in run.book.open and state.attempt.phase != phase)
+                transitions += self._judge_after(run, steps, at, changed)
+        show()
         return transitions
+
+    def _judge_after(self, run: MonitoredRun, steps: list[Step], at: float, changed: bool) -> list[Transition]:
+        """Evaluate the run if an event or a step may have changed a finding."""
+        if steps:
+            opened = run.book.open  # an open hang ends with the next step
+            changed |= bool(opened) and steps[-1].counted and not self._timed_names.isdisjoint(opened)
+            changed |= self._update(run.state, steps)
+            steps.clear()
+        return self.judge(run, at) if changed else []
 
     def _report(self, state: RunState, event: Event) -> bool:
         """Pass an event to its rules. Return True if a finding may have changed."""
         changed = False
-        for rule, settings in self._listeners.get(type(event), ()):
+        for rule, settings in self._listeners[type(event)]:
             changed |= rule.ready(state).on_event(state, event, settings)
         return changed
 
-    def _update(self, state: RunState, steps: Sequence[Step], opened: Collection[str] = ()) -> bool:
-        """Pass the steps to all rules. Return True if a finding may have changed. `opened`: kinds of open incidents."""
-        # an open hang ends with the next step
-        changed = bool(opened) and steps[-1].counted and not self._timed_names.isdisjoint(opened)
-        known, number, last = state.memory_of, state.attempt.number, steps[-1].iteration
+    def _update(self, state: RunState, steps: Sequence[Step]) -> bool:
+        """Pass the steps to all rules. Return True if a finding may have changed."""
+        changed, known, number, last = False, state.memory_of, state.attempt.number, steps[-1].iteration
         for name, rule, of_attempt, settings in self._of_steps:
             own: Any = known.get(name)
             if type(own) is not rule or (of_attempt and own.attempt != number):

@@ -9,7 +9,7 @@ from typing import Any
 
 from megatron_monitor.detectors.base import CLEAR, AttemptRule, Finding, RuleSettings
 from megatron_monitor.model import gpus
-from megatron_monitor.parsers.events import FailureSeen, MemoryReported
+from megatron_monitor.parsers.events import EngineStepLogged, Event, FailureSeen, MemoryReported
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
@@ -29,7 +29,7 @@ class MemoryPressure(AttemptRule):
     """Whether memory was nearly full at the last step."""
 
     name = "memory_pressure"
-    listens = (FailureSeen, MemoryReported)
+    listens = (FailureSeen, MemoryReported, EngineStepLogged)
     is_level = True
 
     device_bytes: int | None = None
@@ -37,9 +37,10 @@ class MemoryPressure(AttemptRule):
     near: bool = False
     handed_on = ("device_bytes",)
 
-    def on_event(self, _state: RunState, event: FailureSeen | MemoryReported, _settings: RuleSettings) -> bool:
+    def on_event(self, _state: RunState, event: Event, _settings: RuleSettings) -> bool:
         """An out-of-memory line has the size of the device. A report is used once its step ended."""
-        self.device_bytes = event.device_bytes or self.device_bytes
+        if isinstance(event, FailureSeen):
+            self.device_bytes = event.device_bytes or self.device_bytes
         self.idle_until = -math.inf
         return False
 

@@ -301,5 +301,5 @@ def take_setting(attempt: Attempt, event: Event) -> None:
 
 
 def is_known(attempt: Attempt, event: Event) -> bool:
-    """Return True for a repeated setting: some programs print settings after each iteration."""
-    return type(event) is events.ModelSettingLogged and topologies.apply(attempt.topology, event) is None
+    """Return True for a setting of the attempt: some programs print settings after each iteration."""
+    return topologies.apply(attempt.topology, event) is None

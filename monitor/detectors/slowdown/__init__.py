@@ -216,22 +216,10 @@ class Slowdown(SlowdownMemory):
         if self.attempt != attempt.number:
             if not any(step.counted for step in steps):
                 return False
-            self.attempt, self.steps, self.tracks, self.key = attempt.number, 0, {}, ""
-            self.timed_at, self.whole = 0, False
-            self.sizes, self.reference = None, None
-            self.window.restart()
-            if self.shift is not None:
-                self.shift.unsure = True
-        changed = False
-        if self.saves_seen != state.learned.checkpoints.saves:  # a save ends a batch: these steps follow it
-            self.saves_seen, before = state.learned.checkpoints.saves, self.slow_saves
-            seconds = None if self.reference is None else math.exp(self.reference)
-            if attempt.engine.gap.usual:  # DeepSpeed's own figures exclude the time between its steps
-                seconds = median(attempt.engine.gap.usual)
-            self.slow_saves = saves.updated(
-                before, state.learned.checkpoints.durations, seconds, steps[0].at, settings.threshold
-            )
-            changed = self.slow_saves is not before
+            self._begin(attempt.number)
+        # a save ends a batch: these steps follow it
+        saved = self.saves_seen != state.learned.checkpoints.saves
+        changed = saved and self._compare_saves(state, steps[0].at, settings)
         usual = attempt.topology.global_batch_size, attempt.topology.sequence_length
         for step in steps:
             seconds, timed = _seconds(self, step), step.timer_line
@@ -257,6 +245,25 @@ class Slowdown(SlowdownMemory):
             if timed is not None:
                 self.window.trim()
         return changed
+
+    def _begin(self, number: int) -> None:
+        """Begin an attempt."""
+        self.attempt, self.steps, self.tracks, self.key = number, 0, {}, ""
+        self.timed_at, self.whole = 0, False
+        self.sizes, self.reference = None, None
+        self.window.restart()
+        if self.shift is not None:
+            self.shift.unsure = True
+
+    def _compare_saves(self, state: RunState, at: float, settings: SlowdownSettings) -> bool:
+        """Compare the last save with the ones before. Return True if the finding may have changed."""
+        checkpoints, usual, before = state.learned.checkpoints, state.attempt.engine.gap.usual, self.slow_saves
+        self.saves_seen = checkpoints.saves
+        seconds = None if self.reference is None else math.exp(self.reference)
+        if usual:  # DeepSpeed's own figures exclude the time between its steps
+            seconds = median(usual)
+        self.slow_saves = saves.updated(before, checkpoints.durations, seconds, at, settings.threshold)
+        return self.slow_saves is not before
 
     def evaluate(self, state: RunState, _now: float, settings: SlowdownSettings) -> Finding:
         """Fire while a slower level lasts."""

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.monitor.detectors.replaying import Replaying, arguments, line
+from tests.monitor.playing import Playing
 
 KIND = "memory_pressure"
 A100 = "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5c1e)\n"
@@ -53,3 +54,17 @@ def test_near_the_host_size(percent: float, fires: bool) -> None:
     run = Replaying()
     run.say(arguments() + line(1) + host(percent) + line(2) + line(3))
     assert bool(run.loud(KIND)) is fires
+
+
+def test_memory_that_grows_in_the_lines_of_an_engine() -> None:
+    """DeepSpeed prints it with each step's throughput: the step at which it is near is the onset."""
+    playing = Playing()
+    playing.feed([(0.0, A100)])
+    for step in range(1, 9):
+        most = 79.0 if step > 4 else 31.0
+        rates = f"epoch=0/micro_step={step}/global_step={step}, RunningAvgSamplesPerSec=12.8, CurrSamplesPerSec=12.8, "
+        playing.feed([(5.0 * step, (
+            f"[Rank 0] step={step}, skipped=0, lr=[1e-05], mom=[[0.9, 0.95]]\n"
+            f"{rates}MemAllocated=30.0GB, MaxMemAllocated={most}GB\n"
+        ))])  # fmt: skip
+    assert playing.end(0.0).firing(KIND).onset_iteration == 5
