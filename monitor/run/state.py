@@ -27,10 +27,9 @@ from megatron_monitor.model.topology import Topology
 from megatron_monitor.nodes.collectives import Report
 from megatron_monitor.parsers.events import text_of
 from megatron_monitor.run import records
-from megatron_monitor.run.coverage import Coverage
 from megatron_monitor.run.ending import RUNNING, Ending, Evidence
 from megatron_monitor.run.phases import Parts, Phase
-from megatron_monitor.run.silence import Intervals, Silences
+from megatron_monitor.run.silence import Coverage, Intervals, Silences
 from megatron_monitor.run.steps.copies import CountedSteps, Overflows
 from megatron_monitor.run.steps.pace import Histogram, Pace
 from megatron_monitor.run.steps.sources import EngineState, StepSource, TrainerState

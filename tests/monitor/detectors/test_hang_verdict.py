@@ -10,11 +10,10 @@ from megatron_monitor.detectors.base import Finding
 from megatron_monitor.detectors.hang import HangSettings, progress_timeout
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.nodes.collectives import Report
-from megatron_monitor.run.coverage import Coverage
 from megatron_monitor.run.ending import RUNNING, Evidence
 from megatron_monitor.run.phases import Parts
 from megatron_monitor.run.records import AttemptEnd, LatestValues, SlurmJob
-from megatron_monitor.run.silence import Intervals
+from megatron_monitor.run.silence import Coverage, Intervals
 from megatron_monitor.run.state import Attempt, RunState
 
 TEN = (10.0, 10.0, 10.0)
