@@ -58,12 +58,15 @@ def on_environment(state: RunState, event: Event, _context: EventContext) -> boo
 
 def on_trainer_setting(state: RunState, event: events.TrainerSetting, context: EventContext) -> bool:
     """Apply HF Trainer's heading and the figures below it."""
+    trainer = state.attempt.trainer
     if event.name == "running_training":
-        state.attempt.trainer.declared = True
+        trainer.declared, trainer.examples = True, None
     elif event.name == "total optimization steps" and isinstance(event.value, int | float):
-        state.attempt.trainer.total = whole(event.value)
+        trainer.total = whole(event.value)
         if state.attempt.step_source in (None, "trainer"):
-            state.attempt.train_iterations = state.attempt.trainer.total
+            state.attempt.train_iterations = trainer.total
     elif event.name == "num epochs" and isinstance(event.value, int | float):
-        state.attempt.trainer.epochs = event.value
+        trainer.epochs = event.value
+    elif event.name == "num examples" and trainer.examples is None and isinstance(event.value, int | float):
+        trainer.examples = event.value  # an evaluation names its own later
     return on_setting(state, event, context)

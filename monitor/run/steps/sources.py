@@ -67,6 +67,8 @@ class TrainerState:
     """Total of a bar that may be the training's -> its first drawing and some later ones."""
     epochs: float | None = None
     """Planned epochs: a dict may name its epoch alone."""
+    examples: float | None = None
+    """Of an epoch. Whole batches do not make an epoch: the rest of one counts for the next."""
     total: int | None = None
     """Steps of the training's bar."""
     bar: tuple[int, int] | None = None

@@ -220,14 +220,17 @@ def _take_values(attempt: Attempt, event: TrainerLogged) -> None:
 
 def _step_of(attempt: Attempt, epoch: float | None) -> int | None:
     """Return the step of the bar. Without a bar, compute it from the share of completed epochs (trainer.py rounds the
-    epoch to hundredths, and all epochs have equal steps).
+    epoch to hundredths, and all epochs have equal steps; the total is planned in whole steps).
     """
-    trainer = attempt.trainer
+    trainer, batch = attempt.trainer, attempt.topology.global_batch_size
     if trainer.bar is not None:
         return trainer.bar[0] if trainer.bar[1] == trainer.total else None
     if epoch is None or not trainer.epochs or trainer.total is None:
         return None
-    return round(epoch / trainer.epochs * trainer.total)
+    per_epoch = trainer.total / trainer.epochs
+    if trainer.examples and batch and per_epoch == trainer.examples // batch:
+        per_epoch = trainer.examples / batch
+    return min(round(epoch * per_epoch), trainer.total)
 
 
 def _report_of(attempt: Attempt, event: TrainerLogged) -> int | None:
