@@ -140,11 +140,11 @@ class OverflowStorm(AttemptRule):
         engine, iteration = attempt.overflows.last_engine, attempt.latest.iteration or 0
         if engine is None:
             return False  # another rank's copy
+        if self.search.is_searching(attempt.iterations, attempt.first_iteration == attempt.last_iteration, True):
+            return False
         old, new = event.loss_scale or 0.0, event.new_loss_scale or 0.0
         if new > 0:
             self.level = math.log2(new)  # the next step shows no fall besides: the last scale may be another engine's
-        if self.search.is_searching(attempt.iterations, attempt.first_iteration == attempt.last_iteration, True):
-            return False
         self.signs.append(Sign(iteration, engine, 1, math.log2(old / new) if old > new > 0 else 0.0))
         at = attempt.step_timer.at if attempt.step_timer.at is not None else state.updated_at
         return self._weigh(at, iteration, attempt.log_interval or 1)
