@@ -324,10 +324,10 @@ def _is_own(row: Evidence) -> bool:
 def _leads(row: Evidence) -> tuple[int, bool, bool]:
     """Return the sort key for the cause among evidence of one moment.
 
-    A cancelled or preempted job ends before its processes; a job step may be cancelled because a process ended. A
-    failure's own line is preferred to its exception.
+    A cancelled or preempted job ends before its processes, and so does srun after a signal; a job step may be cancelled
+    because a process ended. A failure's own line is preferred to its exception.
     """
-    cancelled = row.failure == "stopped" and (row.notice == "job_cancelled" or row.by in ("pbs", "lsf"))
+    cancelled = row.failure == "stopped" and (row.notice == "job_cancelled" or row.by in ("pbs", "lsf", "srun"))
     return _FIRST["preempted" if cancelled else row.failure], row.rank is not None, row.sort != "traceback"
 
 
