@@ -16,6 +16,7 @@ from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import EngineStepLogged, Event, IterationLogged
 from megatron_monitor.parsers.programs import BY_NAME
 from megatron_monitor.run.ending import MOMENT
+from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import EventContext
 from megatron_monitor.run.restarts import begin_attempt, enter, program_name, stamp_of, take_back, withdraw
@@ -141,11 +142,27 @@ def _see_mark(state: RunState, mark: SetupMark, context: EventContext) -> Seen:
     if first and crashed and attempt.unconfirmed and not attempt.iterations:
         return "first mark, unconfirmed failure"
     if counted_in(state, context.source) or (known is not None and known != mark.stamp):
-        return "mark again"
+        return "mark of another stream" if _is_delayed(attempt, mark, context) else "mark again"
     # an equal mark without a time in the same file, after an end, belongs to another attempt
     if mark.timeless and f"{mark.kind} {context.source}" in attempt.boundaries and crashed and not attempt.unconfirmed:
         return "mark again"
     return "first mark" if first else "mark of another stream"
+
+
+def _is_delayed(attempt: Attempt, mark: SetupMark, context: EventContext) -> bool:
+    """Return True if the line's stamp shows that another process wrote it during the set-up of this attempt.
+
+    Its output was merged into the file behind steps that were written later. A launch comes before all of them.
+    """
+    known = log_clock(attempt.boundaries.get(mark.kind))
+    if (
+        context.clock is None
+        or known is None
+        or attempt.progress_clock is None
+        or mark.kind.startswith(("launched", LAUNCHER))
+    ):
+        return False
+    return abs(context.clock - known) <= MOMENT and context.clock < attempt.progress_clock
 
 
 def is_written_before(attempt: Attempt, context: EventContext) -> bool:
