@@ -133,6 +133,8 @@ class Daemon:
         try:
             while not self._stopping.is_set():
                 self.turn(_WAIT)
+                if self.live.over:
+                    self._end_of_streams()
             self._serve_final_metrics()
         finally:
             self._close()
@@ -142,6 +144,15 @@ class Daemon:
         if at_once or self._stopping.is_set():
             self._at_once.set()
         self._stopping.set()
+
+    def _end_of_streams(self) -> None:
+        """Standard input has ended: count an unfinished last line, and evaluate what waits for more lines."""
+        now = self.live.now()
+        self._core.flush(now)
+        self._pipeline.judge(now, now + _SETTLE)
+        lines = sum(source.reader.lines for source in self._core.sources.values())
+        _log.info("the input has ended after %d lines: %s", lines, self._status())
+        self.stop()
 
     def ask_reload(self) -> None:
         """Read the configuration again at the next turn. Safe in a signal handler."""

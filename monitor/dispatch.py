@@ -46,15 +46,15 @@ class Dispatcher:
         """Allow sending of restored notifications."""
         self.core.outbox.receivers(one.name for one in self._notifiers)
 
-    def judge(self, now: float, *, act: bool = True) -> None:
-        """Evaluate what is due, with the optional parts before and after it.
+    def judge(self, now: float, until: float | None = None, *, act: bool = True) -> None:
+        """Evaluate what is due, as at the instant `until`, with the optional parts before and after it.
 
         `act`: False if `now` is past, so that the optional parts wait.
         """
         extensions = self.core.extensions if act else ()
         for extension in extensions:
             extension.look(now)
-        for transition in self.core.tick(now):
+        for transition in self.core.tick(now if until is None else until):
             self._report(transition, now, is_evaluated=True)
         for extension in extensions:
             for transition in extension.act(now):

@@ -138,6 +138,11 @@ class LiveCore:
         if self._taken_until < math.inf or oldest == math.inf:
             self._taken_until = min(now, oldest)
 
+    @property
+    def over(self) -> bool:
+        """True if all input came from standard input, and that has ended."""
+        return self._follower is not None and self._follower.over and self._inbox.empty()
+
     def now(self) -> float:
         """Return the present instant."""
         return self._instants.now()

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from megatron_monitor.config import Config, ConfigError, Watch, load
-from megatron_monitor.follow.patterns import absolute
+from megatron_monitor.follow.pipes import STDIN
 from megatron_monitor.identity.naming import watch_of
 from megatron_monitor.scalars import LONGEST_SECONDS, one_line, positive_seconds_of, seconds_of
 
@@ -42,7 +42,7 @@ class ConfigOptions(NamedTuple):
         """
         config = load(self.file if self.file is not None else "", self.overrides)
         if paths:
-            added = [_watch(absolute(path), config, name) for path in paths]
+            added = [_watch(absolute_of(path), config, name) for path in paths]
             config = msgspec.structs.replace(config, runs=(*config.runs, *added))
             if self.file is None and not any(key.startswith("run_retention=") for key in self.overrides):
                 # a log that is named by hand is shown, however long ago it ended
@@ -104,6 +104,11 @@ def spooled(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
             with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as stream, open(copy, "wb") as file:
                 shutil.copyfileobj(stream, file)
         yield tuple(copies.get(path, path) for path in paths)
+
+
+def absolute_of(path: str) -> str:
+    """Return the path as the core names it; standard input (`-`) by its device."""
+    return STDIN if path == "-" else os.path.abspath(os.path.expanduser(path))
 
 
 def _duration(read: Callable[[object], float]) -> Callable[[object], float]:

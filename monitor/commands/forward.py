@@ -12,6 +12,7 @@ import click
 
 from megatron_monitor.commands.arguments import POSITIVE_DURATION, fail, pairs
 from megatron_monitor.follow.patterns import WatchedPath, absolute
+from megatron_monitor.follow.pipes import STDIN
 from megatron_monitor.scalars import url_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def forward(
     if token_file is not None:
         token_file.read_bytes()  # it is read again for each push; if it is missing now, it is misspelt
     target = _target(to, token_file)
-    found = [absolute(path) for path in paths]
+    found = [STDIN if path == "-" else absolute(path) for path in paths]
     state = state or _state_of([target.url, *found])
     start_logging(Config())
     try:

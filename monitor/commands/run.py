@@ -20,20 +20,19 @@ _log = logging.getLogger(__name__)
 @click.option("--name", help="Follow all PATHs as one run of this name.")
 @click.option("--once", is_flag=True, help="Read the logs to the end, print the metrics, exit.")
 def run(paths: tuple[str, ...], given: ConfigOptions, listen: str | None, name: str | None, once: bool) -> None:
-    """Follow training logs, judge the runs, serve the metrics and the page. With --once, `-` is standard input.
+    """Follow training logs, judge the runs, serve the metrics and the page. `-` is standard input.
 
     \b
     Examples:
       megatron-monitor run '/logs/**/*.out'
       megatron-monitor run --config config.yaml
       megatron-monitor run --once finished.log | grep megatron_iteration
+      kubectl logs -f train-worker-0 | megatron-monitor run -
     """
     if listen is not None:
         given = given._replace(overrides=(*given.overrides, f"listen={listen}"))
     if name is not None:  # a job's name may hold characters that a run's name may not
         name = "".join(char if char.isprintable() else "_" for char in name).strip()[:200].strip() or None
-    if "-" in paths and not once:
-        fail("standard input is not followed: write it to a file and follow that, or read it with --once", code=2)
     with spooled(paths) if once else nullcontext(paths) as files:
         _run(given, files, name, once=once)
 

@@ -12,6 +12,7 @@ from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message, Positio
 from megatron_monitor.follow.mounts import Mounts, read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import WatchedPath
+from megatron_monitor.follow.pipes import FILE_SYSTEM, STDIN, PipeThread
 from megatron_monitor.follow.readers import Mode, MountReader, Readers
 from megatron_monitor.follow.settings import STOP_SECONDS, FollowSettings
 from megatron_monitor.follow.waker import Waker
@@ -65,12 +66,16 @@ class Follower:
         self._readers = Readers(resume, self._settings, self._os)
         self._stopping = threading.Event()
         self._threads: dict[str, ReaderThread] = {}
+        piped = any(watch.pattern == STDIN for watch in self._patterns)
+        self._pipe = PipeThread(messages, self._clock, self._stopping) if piped else None
         self._mount_thread = threading.Thread(target=self._watch_mounts, name="follow mounts", daemon=True)
         self._resolved: dict[str, str] = {}
 
     def start(self) -> None:
         """Start the threads; returns at once."""
         self._mount_thread.start()
+        if self._pipe is not None:
+            self._pipe.start()
 
     def stop(self, timeout: float = STOP_SECONDS) -> bool:
         """End every thread within `timeout` seconds. False if one is abandoned in a call that does not return."""
@@ -89,8 +94,14 @@ class Follower:
             thread.waker.wake()
 
     def status(self) -> tuple[MountStatus, ...]:
-        """Return the status of each mount, from memory."""
-        return tuple(thread.status() for thread in list(self._threads.values()))
+        """Return the status of each mount and of standard input, from memory."""
+        piped = [MountStatus(STDIN, FILE_SYSTEM, "poll", 0.0)] if self._pipe is not None else []
+        return (*(thread.status() for thread in list(self._threads.values())), *piped)
+
+    @property
+    def over(self) -> bool:
+        """True if only standard input is followed, and it has ended."""
+        return self._pipe is not None and self._pipe.over and len(self._patterns) == 1
 
     @property
     def alive(self) -> bool:
@@ -100,8 +111,9 @@ class Follower:
 
     def _watch_mounts(self) -> None:
         """Mounts come and go (autofs): start readers for new ones. The mount table never hangs."""
+        files = [watch for watch in self._patterns if watch.pattern != STDIN]
         while not self._stopping.is_set():
-            for reader in self._readers.sync_readers(self._patterns, self._mounts(), self._resolve):
+            for reader in self._readers.sync_readers(files, self._mounts(), self._resolve):
                 thread = ReaderThread(reader, self._messages, self._clock, self._stopping)
                 self._threads[reader.mount.point] = thread  # before the start: its first message may wake it
                 thread.start()

@@ -189,17 +189,22 @@ class Forwarder:
             self._follower.start()
             while not self._stopping.is_set():
                 self._turn()
+                if self._follower.over and self._inbox.empty():
+                    self._turn(last=True)
+                    return
                 if not self._follower.alive:
                     raise RuntimeError("a reader thread has ended by a bug: see the traceback above")
         finally:
             self._follower.stop(STOP_SECONDS)
             self._store.release()
 
-    def _turn(self) -> None:
-        self._inbox.wait(_MIN_PAUSE, 0.0)
+    def _turn(self, *, last: bool = False) -> None:
+        self._inbox.wait(0.0 if last else _MIN_PAUSE, 0.0)
         while self._ready_bytes < _BATCH_BYTES and (messages := self._inbox.get_some()):
             for message in messages:
                 self._handle(message)
+        for file in self._files.values() if last else ():
+            file.end_content(self._clock.wall())
         is_observed = not any(mount.unobserved_seconds for mount in self._follower.status())
         self._push_lines()
         for name in self._forgotten:
