@@ -21,7 +21,7 @@ from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.reading import Rules, evaluated_reader, own_rules
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.source_clock import first_stamp_and_step
-from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
+from megatron_monitor.system.clock import SteadyClock, SystemClock
 
 # The monitor's own metrics of a single reading: only counts that are equal in the next reading.
 _COUNTED = (
@@ -40,15 +40,15 @@ def files_of(config: Config) -> tuple[list[DiscoveredPath], list[str]]:
 
 
 def read_all(
-    config: Config, clock: Clock | None = None, *, charts: bool = True, found: Iterable[DiscoveredPath] | None = None
-) -> tuple[Core, list[str]]:  # fmt: skip
+    config: Config, *, charts: bool = True, found: Iterable[DiscoveredPath] | None = None
+) -> tuple[Core, list[str]]:
     """Return (core after reading everything, problems): unreadable files, files without training.
 
     `max_runs` does not apply. `found`: the files to read, if already known. Files of one run are read in the order of
     their begin.
     """
     config = msgspec.structs.replace(config, max_runs=sys.maxsize)
-    clock = clock or SystemClock()
+    clock = SystemClock()
     steady = SteadyClock(clock)
     core = Core(config, charts=charts)
     problems: list[str] = []

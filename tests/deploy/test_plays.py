@@ -126,7 +126,6 @@ def p8(play: Play) -> None:
     play.has(*HANG, "+b/overflow_storm/warning")
     for _ in range(2):
         play.daemon.kill()
-        play.rests(30.0)
         play.start()
         play.stands("hang")
         play.stands("overflow_storm", "b", "warning")
