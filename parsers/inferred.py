@@ -44,6 +44,8 @@ class InferredSteps(Struct, omit_defaults=True):
     """Steps of the passes before, if its numbers begin anew."""
     interrupted: bool = False
     """True: an end or a set-up came since the last step."""
+    drawn: bool = False
+    """True: a bar was drawn since the last line of an epoch, so the epoch is no step."""
     held: dict[str, list[tuple[int, str, StepInferred]]] = field(default_factory=dict)
     """Words -> lines that may be the loop's, or show that it has gone back."""
 

@@ -47,8 +47,8 @@ _STARTING = 30.0
 # Seconds if the log shows only that a job step of one task failed: such a step may have prepared the job, and the
 # training's first line takes minutes.
 _STEP_BEFORE = 600.0
-# Seconds after a failed import before the first iteration, without other evidence of an end: some programs report that
-# flash-attn is missing and continue; imports from a busy file system take a minute or two.
+# Seconds after a failed import or start of a program before the first iteration, without other evidence of an end: some
+# programs report that flash-attn is missing and continue; imports from a busy file system take a minute or two.
 _FAILED_IMPORT = 120.0
 
 
@@ -69,8 +69,10 @@ def due(state: RunState) -> float | None:
         proved = found.certain_at or at
         return at + _WAIT if proved <= at else max(at + _WAIT, proved + _AFTER_PROOF)
     least = _WAIT
-    if failure.failure == "python_exception" and not state.attempt.iterations:
-        least = _FAILED_IMPORT if failure.optional else _STARTING
+    if failure.optional:
+        least = _FAILED_IMPORT
+    elif failure.failure == "python_exception" and not state.attempt.iterations:
+        least = _STARTING
     return max(at, found.passed_at or at) + max(least, min(_CAUGHT_MAXIMUM, _CAUGHT_ITERATIONS * _expected(state)))
 
 

@@ -102,7 +102,7 @@ class Evidence(Struct, frozen=True):
     helper: bool = False
     """True: it comes from another or an unknown program of the job."""
     optional: bool = False
-    """True: a failed import before the first iteration, without which a training may continue."""
+    """True: a failed import or a program that could not start, before the first iteration: a training may continue."""
     attempt: bool = False
     """True: the whole attempt has ended."""
     output_follows: bool = False
@@ -266,7 +266,7 @@ def _is_gone(row: Evidence) -> bool:
     """Return True if it shows that a process is gone."""
     if row.sort == "traceback":
         return row.fatal and row.rank is None and row.node is None
-    return row.sort in ("exit", "terminated")
+    return row.sort in ("exit", "terminated") or row.optional
 
 
 def _fatal(rows: Sequence[Evidence], *, leaving: bool) -> list[Evidence]:
@@ -358,10 +358,10 @@ def _is_proof(row: Evidence) -> bool:
         return True
     if row.sort == "exit":
         return row.exit_code != 0
-    if not row.fatal:
+    if not row.fatal or row.optional:
         return False
     if row.sort == "traceback":
-        return not (row.helper or row.optional)
+        return not row.helper
     caught = KINDS[row.failure].survivable and row.exit_code is None and not row.pattern
     return row.consequence or not caught
 

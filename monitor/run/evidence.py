@@ -33,11 +33,12 @@ _WHAT = attrgetter(*(each.name for each in fields(Evidence) if each.name not in 
 def _of_failure(event: events.FailureSeen, at: float, text: str, after: int) -> Iterator[Evidence]:
     cancelled = event.notice in ("job_cancelled", "step_cancelled")
     yield Evidence(
-        "failure", at, event.failure, event.message, text, event.fatal, event.consequence, event.rank,
+        "failure", at, event.failure, event.message, text, event.fatal and not (event.optional and after),
+        event.consequence, event.rank,
         # the daemon that reports the cancelled job runs on its first node, which is seldom the failed one
         None if cancelled and event.failure == "node_failure" else event.node,
         event.logged_at, event.exit_code, event.by, event.notice,
-        pattern=event.pattern is not None, raised=event.raised, after=after,
+        pattern=event.pattern is not None, raised=event.raised, optional=event.optional and not after, after=after,
     )  # fmt: skip
 
 
