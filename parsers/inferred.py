@@ -60,12 +60,15 @@ class InferredSteps(Struct, omit_defaults=True):
             if type(event) is StepInferred:
                 found += self._read(entry, event)
             else:
+                self.drawn = self.drawn or type(event) is events.TrainerProgressed
                 self.interrupted = self.interrupted or not isinstance(event, _AT_WORK)
                 found.append(entry)
         return found
 
     def _read(self, entry: LogEvent, event: StepInferred) -> list[LogEvent]:
         place = _place(event)
+        if event.step is None and event.place is None and self.drawn:
+            place, self.drawn = None, False
         words = "" if place is None else _words(entry.text)
         if place is None or not words:
             return [entry]

@@ -78,7 +78,7 @@ class FailureSeen(Remark, frozen=True, kw_only=True, gc=False, tag="failure"):
     message: str
     fatal: bool = True
     """False if the text alone does not prove that the run ends."""
-    optional: bool = False
+    optional: bool | None = None
     """True if it ends a training only before the first iteration, and if nothing follows."""
     consequence: bool = False
     exit_code: int | None = None

@@ -13,7 +13,8 @@ from megatron_monitor.parsers.engine.fields import rejected
 from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule, Scanner
-from megatron_monitor.parsers.events import ANSI, Event, Malformed
+from megatron_monitor.parsers.events import ANSI, Event, LogEvent, Malformed
+from megatron_monitor.parsers.inferred import InferredSteps
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import CLOCK_RULES, RULES
 from tests import test_formats
@@ -26,7 +27,7 @@ Found = list[tuple[int, str, str]]
 
 def naive(data: bytes) -> Found:
     """No blocks, no search, no spans."""
-    found: Found = []
+    found: list[LogEvent] = []
     open_gatherers: list[tuple[str, Gatherer]] = []
     data = data.replace(b"\0", b"")
     for number, physical in enumerate(data.split(b"\n"), 1):
@@ -34,19 +35,20 @@ def naive(data: bytes) -> Found:
             text = ANSI.sub("", raw.decode("utf-8", "replace"))
             for segment in segments(text):
                 prefix, rest = strip_prefixes(segment)
-                found += [(number, *said) for said in _said(Line(rest, prefix), raw, open_gatherers)]
+                said = _said(Line(rest, prefix), raw, open_gatherers)
+                found += [LogEvent(number, name, event, segment) for name, event in said]
     unfinished = bool(data) and not data.endswith((b"\n", b"\r"))
     number = data.count(b"\n") + 1 + unfinished  # what the end of the source gives stands behind its last line
     for name, gatherer in open_gatherers:
-        found += [(number, name, repr(event)) for event in gatherer.close()]
-    return found
+        found += [LogEvent(number, name, event, "") for event in gatherer.close()]
+    return [(entry.line, entry.rule, repr(entry.event)) for entry in InferredSteps().read(found)]
 
 
-def _said(line: Line, raw: bytes, gatherers: list[tuple[str, Gatherer]]) -> list[tuple[str, str]]:
-    said: list[tuple[str, str]] = []
+def _said(line: Line, raw: bytes, gatherers: list[tuple[str, Gatherer]]) -> list[tuple[str, Event]]:
+    said: list[tuple[str, Event]] = []
     for name, gatherer in list(gatherers):
         events, duration, done = gatherer.offer(line)
-        said += [(name, repr(event)) for event in events]
+        said += [(name, event) for event in events]
         if done:
             gatherers.remove((name, gatherer))
         if duration:
@@ -59,13 +61,13 @@ def _said(line: Line, raw: bytes, gatherers: list[tuple[str, Gatherer]]) -> list
             malformed = malformed or (rule.name if rejected() != before else "")
             for item in items:
                 if isinstance(item, Event):
-                    said.append((rule.name, repr(item)))
+                    said.append((rule.name, item))
                 else:
                     gatherers.append((rule.name, item))
             if items:
                 break
     if malformed:
-        said.append((malformed, repr(Malformed(rule=malformed, text=line.text[:500], **line.origin))))
+        said.append((malformed, Malformed(rule=malformed, text=line.text[:500], **line.origin)))
     return said
 
 
