@@ -29,6 +29,8 @@ class Program(Struct, frozen=True):
     """True if it prints a line for each successful save, so that a missing line is evidence."""
     silent: bool = False
     """True if it prints no line about evaluation and saving: either may follow any step."""
+    results_only: bool = False
+    """True if it prints the result of an evaluation or a save, but not its begin: either may follow a round step."""
     minimum_loss_scale: float | None = None
     """Smallest value of its loss scaler. None: as Megatron's and DeepSpeed's."""
     pauses_timer_if_stamped: bool = False

@@ -38,7 +38,8 @@ def _of_failure(event: events.FailureSeen, at: float, text: str, after: int) -> 
         # the daemon that reports the cancelled job runs on its first node, which is seldom the failed one
         None if cancelled and event.failure == "node_failure" else event.node,
         event.logged_at, event.exit_code, event.by, event.notice,
-        pattern=event.pattern is not None, raised=event.raised, optional=bool(event.optional) and not after, after=after,
+        pattern=event.pattern is not None, raised=event.raised, optional=bool(event.optional) and not after,
+        after=after,
     )  # fmt: skip
 
 

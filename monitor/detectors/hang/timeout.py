@@ -70,6 +70,9 @@ class HangSettings(RuleSettings, frozen=True, kw_only=True):
         return self.first.get(phase, FIRST.get(phase, 0.0))  # type: ignore[call-overload,no-any-return]
 
 
+# Seconds until the result of an evaluation or a save that no line announces, before any is known: NCCL's watchdog ends
+# a job by default after as long, and most evaluations and saves of such programs take less.
+_UNANNOUNCED = 600.0
 _FIRST_LATE = 1800.0  # seconds after which a run is shown as late, because first timeouts are long
 # Additional seconds for a first line after several or an unknown number of iterations: 9,750 s was seen.
 _FIRST_LINE = 7200.0
@@ -138,6 +141,12 @@ class _Phase:
         self.silences, self.predicted = state.learned.silences, state.attempt.pace.predicted()
         self.interval = state.attempt.log_interval or state.attempt.topology.log_interval or state.learned.log_interval
         """Iterations per line: of this attempt, as printed, or of the attempt before."""
+        self.dicts_alone = (
+            state.attempt.step_source == "trainer"
+            and state.attempt.trainer.total is None
+            and not self.state.learned.checkpoints.saves
+        )
+        """True: the loop prints dicts of values, and no save was reported."""
         self.generates_in_parts = bool(state.attempt.parts.reported or state.attempt.parts.printed)
         died = state.ends and not any(end.iterations for end in state.ends)
         self.began_before = state.attempt.number > 0 and not died
@@ -248,6 +257,7 @@ class _Phase:
                 f"{_HICCUP_FACTOR:g} x the longest gap of the last 50",
             ),
             self.with_rollout(expected) if attempt.trainer.generates else None,
+            self.unannounced(expected) if self.dicts_alone else None,
             Timeout(settings.minimum, expected, "the minimum"),
         )  # fmt: skip
 
@@ -265,7 +275,8 @@ class _Phase:
         if first is None:
             if trainer and len(self.silences.values("training")) >= _MIN_SILENCES:  # only dicts: no line has the step
                 evaluating = self.first("evaluating")
-                return _longest(self.learned("training") or evaluating, self.learned("evaluating") or evaluating)
+                trained, evaluated = self.learned("training") or evaluating, self.learned("evaluating") or evaluating
+                return _longest(trained, evaluated, self.unannounced(None) if self.dicts_alone else None)
             return self.first("training", None, "no iteration time known yet")
         if known is not None:
             return Timeout(max(minimum, 5 * first * known), first * known, "5 x the first iteration")
@@ -286,14 +297,20 @@ class _Phase:
         if kind is None:
             return training
         work, saving = _WORK[kind], kind == SILENT_SAVE
-        silent = program_of(self.attempt.format).silent
-        asked = saving or not (silent or self.attempt.step_source == "trainer")
-        guess = "after a step, which no line would report" if silent else "at the end of an epoch"
+        program = program_of(self.attempt.format)
+        if program.results_only and not saving:
+            return _longest(training, self.learned("evaluating"), self.unannounced(training.expected))
+        asked = saving or not (program.silent or self.attempt.step_source == "trainer")
+        guess = "after a step, which no line would report" if program.silent else "at the end of an epoch"
         where = f"after a step at which the arguments request to {'save' if saving else 'evaluate'}" if asked else guess
         learned, first = self.learned(kind, f"gap seen {where}"), None
         if not asked or (learned is None and saving):  # it is unknown after which steps it evaluates
             first = self.first(work, training.expected, f"first default for {work}, {where}")
         return _longest(training, learned, first)
+
+    def unannounced(self, expected: float | None) -> Timeout:
+        """Return the timeout of an evaluation or a save that no line announces."""
+        return Timeout(_UNANNOUNCED, expected, "first default for an evaluation or a save, which no line announces")
 
     # --- evaluation, saving, parts of a step ---
 

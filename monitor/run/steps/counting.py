@@ -10,12 +10,13 @@ from megatron_monitor.run.evidence import pass_by
 from megatron_monitor.run.phases import Phase
 from megatron_monitor.run.records import EventContext, plus
 from megatron_monitor.run.restarts import extend_attempt, first_of_attempt
-from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
+from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_RESULT, SILENT_SAVE
 from megatron_monitor.run.state import Attempt, RunState
 from megatron_monitor.run.steps.timing import net_time
 
 _MAX_EPOCHS, _MIN_STEPS = 10, 500  # a training with whole epochs has few epochs of many steps
 _MAX_PRINTED_INTERVAL = 100_000  # plausible iterations between two lines, by the arguments
+_ROUND = 25  # evaluations and saves come after a multiple of so many steps
 LONGEST_INTERVAL = 1000
 """Plausible iterations between two lines before the interval is known."""
 
@@ -223,7 +224,16 @@ def _after(state: RunState, iteration: int) -> tuple[Phase, str | None]:
     if topology.save_interval and _may_save(state, iteration, topology.save_interval):
         return "training", SILENT_SAVE
     epoch = attempt.step_source == "trainer" and _ends_epoch(attempt, iteration)
-    return "training", SILENT_EVALUATION if evaluates or epoch or program_of(attempt.format).silent else None
+    program = program_of(attempt.format)
+    if evaluates or epoch or program.silent:
+        return "training", SILENT_EVALUATION
+    known = attempt.step_source == "trainer" and state.learned.checkpoints.saves
+    return "training", SILENT_RESULT if program.results_only and not known and _is_round(attempt, iteration) else None
+
+
+def _is_round(attempt: Attempt, iteration: int) -> bool:
+    """Return True if a round number of steps comes before the next report."""
+    return (iteration + (attempt.log_interval or 1)) // _ROUND > (iteration - 1) // _ROUND
 
 
 def _may_save(state: RunState, iteration: int, every: int) -> bool:
