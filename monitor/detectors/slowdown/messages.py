@@ -47,7 +47,7 @@ def slower(state: RunState, memory: SlowdownMemory, shift: Shift, settings: Slow
         parts.append(messages.advice(found) + (messages.of_ranks(format_name) if apart else ""))
         evidence.update(messages.evidence(found, memory.window.before))
     summary = "; ".join(part for part in parts if part)
-    severity: Severity = "critical" if ratio >= 1 + settings.critical else "warning"
+    severity: Severity = "critical" if shift.stood and ratio >= 1 + settings.critical else "warning"
     return Finding(
         "firing", severity, summary, evidence, onset=shift.onset, since=shift.at, display_only=not shift.stood
     )
