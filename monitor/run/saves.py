@@ -5,18 +5,18 @@ Each `on_` function is a handler of `fold`.
 
 from megatron_monitor.breakdown.saves import KEPT
 from megatron_monitor.parsers import events
-from megatron_monitor.parsers.programs import program_of
 from megatron_monitor.run.evidence import pass_by
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.run.phases import ENDED, PARTS, PHASE_AFTER, Moved
 from megatron_monitor.run.records import EventContext, Validation
+from megatron_monitor.run.silence import SILENT_RESULT
 from megatron_monitor.run.state import RunState
 
 _DATASETS_KEPT = 64
 
 
 def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
-    if not program_of(state.attempt.format).results_only:  # otherwise further work may follow
+    if state.attempt.silent_work != SILENT_RESULT:  # otherwise further work may follow
         state.attempt.silent_work = None
     state.attempt.step_timer.interrupt(at, iteration)
 

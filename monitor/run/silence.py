@@ -17,6 +17,7 @@ from megatron_monitor.statistics.median import median
 
 SILENT_EVALUATION = "evaluating silently"
 SILENT_SAVE = "saving silently"
+SILENT_RESULT = "evaluating or saving, of which only the result is printed"
 GAPS_KEPT = 50  # silences of a kind (docs/development/incident-record.md, "Progress timeouts")
 _MIN_GAPS = 5  # gaps, so that one or two hiccups do not matter
 _MEMORY_SECONDS = 86400.0  # seconds: saves are at most a day apart; a single failure of the storage is forgotten

@@ -92,6 +92,7 @@ class TrainerProgressed(Remark, frozen=True, kw_only=True, gc=False, tag="traine
     seconds_per_step: float | None = None
     elapsed_seconds: float | None = None
     description: str = ""
+    loss: float | None = None
 
 
 class StepInferred(Remark, frozen=True, kw_only=True, gc=False, tag="step_inferred"):

@@ -11,7 +11,7 @@ from megatron_monitor.model.flops import computed_tflops
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.parsers.programs import program_of
 from megatron_monitor.run.phases import ENDED, EVALUATION, PARTS, SAVE, Phase
-from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
+from megatron_monitor.run.silence import SILENT_EVALUATION, SILENT_RESULT, SILENT_SAVE
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.pace import likely_interval
 from megatron_monitor.scalars import Positive, Seconds
@@ -92,7 +92,7 @@ _MIN_TFLOPS = 4.0  # small models on a few GPUs and slow networks: 1.7 was seen 
 _CERTAIN = 2  # consecutive lines of one part that prove it: a late line comes alone
 _MIN_SILENCES = 5  # observed silences of a part, before its maximum is known
 _MAX_GAP = 7 * 86400.0  # maximum seconds of an expected gap: a larger printed number is not a duration
-_WORK = {SILENT_SAVE: "saving", SILENT_EVALUATION: "evaluating"}
+_WORK = {SILENT_SAVE: "saving", SILENT_EVALUATION: "evaluating", SILENT_RESULT: "evaluating"}
 """Kind of silence without a line about its phase -> the phase."""
 
 
@@ -297,11 +297,12 @@ class _Phase:
         if kind is None:
             return training
         work, saving = _WORK[kind], kind == SILENT_SAVE
-        program = program_of(self.attempt.format)
-        if program.results_only and not saving:
-            return _longest(training, self.learned("evaluating"), self.unannounced(training.expected))
-        asked = saving or not (program.silent or self.attempt.step_source == "trainer")
-        guess = "after a step, which no line would report" if program.silent else "at the end of an epoch"
+        if kind == SILENT_RESULT:
+            known = self.learned(kind), self.learned("evaluating")
+            return _longest(training, *known, self.unannounced(training.expected))
+        silent = program_of(self.attempt.format).silent
+        asked = saving or not (silent or self.attempt.step_source == "trainer")
+        guess = "after a step, which no line would report" if silent else "at the end of an epoch"
         where = f"after a step at which the arguments request to {'save' if saving else 'evaluate'}" if asked else guess
         learned, first = self.learned(kind, f"gap seen {where}"), None
         if not asked or (learned is None and saving):  # it is unknown after which steps it evaluates

@@ -113,6 +113,9 @@ def _take_values(step: Step, attempt: Attempt, event: Event) -> None:
         case TrainerLogged():
             step.reported, step.loss, step.grad_norm = event.loss is not None, event.loss, event.grad_norm
             step.losses = None if event.reward is None else {"reward": event.reward}
+        case TrainerProgressed():
+            step.loss, step.reported = (event.loss, event.loss is not None) if step.counted else (None, False)
+            return
         case _:
             return
     step.learning_rate = event.learning_rate

@@ -33,7 +33,7 @@ _OF_EVALUATION = ("", "eval", "evaluating", "evaluation", "validation", "predict
 def fold_trainer_progress(state: RunState, event: TrainerProgressed, context: EventContext) -> Moved:
     """Process a progress bar. Return True if it was progress of the training or of an evaluation within it."""
     event, name = _through_epochs(state.attempt, event), event.description.lower()
-    if event.step == 0 and name in _OF_TRAINING:
+    if not (event.step and event.elapsed_seconds) and name in _OF_TRAINING:
         take_bar(state, event.total, context)
     attempt, trainer = state.attempt, state.attempt.trainer
     if not trainer.declared and (trainer.total is None or _is_drawn_out(attempt)) and name in _OF_TRAINING:
@@ -46,6 +46,8 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, context: Ev
     if attempt.step_source != "trainer" and not take_over(state, "trainer", HF_TRAINER.name, context):
         return False
     state.proven = True
+    if event.loss is not None:
+        attempt.latest.lm_loss = event.loss
     attempt.train_iterations = trainer.before + event.total
     return _step(state, _timed(state, event, context))
 
@@ -124,7 +126,8 @@ def _drawn(trainer: TrainerState, event: TrainerProgressed, elapsed: float) -> l
     drawn = trainer.drawings.setdefault(event.total, [])
     if drawn and elapsed < (drawn[-1].elapsed_seconds or 0.0):
         drawn.clear()
-    drawn.append(event)
+    if not drawn or event.step > drawn[-1].step:  # a bar that stands is drawn again
+        drawn.append(event)
     if len(drawn) > _DRAWINGS:  # twice the distance between them
         far = (event.step - drawn[0].step) * 2 / _DRAWINGS
         drawn[1:-1] = [after for before, after in pairwise(drawn[:-1]) if after.step // far > before.step // far]
