@@ -205,8 +205,10 @@ def take_end(state: RunState, event: Event, context: EventContext) -> None:
 
 
 def on_launcher_started(state: RunState, _event: Event, context: EventContext) -> bool:
-    """Note that a launcher starts after the one of this attempt has ended. It may start another program."""
-    if _launch_ended(state, context.source, before_steps=False):
+    """Note that a launcher starts after the one of this attempt, or its training, has ended. It may start another
+    program.
+    """
+    if _launch_ended(state, context.source, before_steps=False) or state_of(state.attempt) in ("leaving", "ended"):
         state.attempt.boundaries[_NEXT] = context.source
     return False
 
