@@ -75,10 +75,22 @@ def on_validation(state: RunState, event: events.ValidationLogged, context: Even
     return attempt.resumes_as if last_set or attempt.resumes_as == "exiting" else "evaluating"
 
 
+def _note_step(state: RunState, iteration: int | None) -> None:
+    """Apply the step that a save names, if the loop's reports have no number: each was counted as one step."""
+    attempt, last = state.attempt, state.attempt.last_iteration
+    if iteration is None or last is None or iteration <= last or not attempt.trainer.numbered_by_reports:
+        return
+    attempt.last_iteration = attempt.latest.iteration = state.learned.highest_iteration = iteration
+    if attempt.loaded is None and not attempt.number:
+        attempt.iterations += iteration - last
+        state.iterations_total += iteration - last
+
+
 def on_save_started(state: RunState, event: events.CheckpointSaveStarted, context: EventContext) -> Moved:
     """Apply the begin of a save."""
     attempt = state.attempt
     save = attempt.save
+    _note_step(state, event.iteration)
     if event.iteration is not None and event.iteration == save.iteration:
         return False  # another rank's copy
     if event.iteration is not None or save.started_at is None:  # otherwise its bar is redrawn
@@ -90,6 +102,7 @@ def on_save_started(state: RunState, event: events.CheckpointSaveStarted, contex
 def on_save_file(state: RunState, event: events.CheckpointFileWritten, context: EventContext) -> Moved:
     """Apply a written checkpoint file. DeepSpeed's ready file is the last line of a save by HF Trainer."""
     attempt = state.attempt
+    _note_step(state, event.iteration)
     if event.finished and event.path is None and attempt.step_source == "trainer":
         return on_saved(state, events.CheckpointSaved(iteration=event.iteration, logged_at=event.logged_at), context)
     if not attempt.step_timer.interrupted:
@@ -109,6 +122,7 @@ def on_save_scheduled(state: RunState, _event: events.CheckpointSaveScheduled, c
 def on_saved(state: RunState, event: events.CheckpointSaved, context: EventContext) -> Moved:
     """Apply a complete checkpoint: a crash no longer loses the work before it."""
     attempt = state.attempt
+    _note_step(state, event.iteration)
     checkpoints, save = state.learned.checkpoints, attempt.save
     iteration = event.iteration if event.iteration is not None else save.iteration
     if iteration is None:

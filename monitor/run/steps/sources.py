@@ -61,6 +61,8 @@ class TrainerState:
 
     declared: bool = False
     """Its heading or a dict was seen: a bar may be the training's."""
+    numbered_by_reports: bool = False
+    """True: nothing shows the step of a report, and each is counted as one."""
     inferred: bool = False
     """Neither was seen: a bar that lasts for minutes counts as the training's."""
     drawings: dict[int, list[TrainerProgressed]] = field(default_factory=dict)

@@ -202,6 +202,8 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, context: EventContex
     if step is None:  # the loop continues at an unknown step
         end_save(state)
         return attempt.phase in ENDED or "training"
+    if event.step is not None:
+        trainer.numbered_by_reports = False
     if step <= (attempt.last_iteration or 0):
         return True  # the bar before it has counted
     by_stamps = event.seconds_per_step is None and trainer.bar is None
@@ -243,4 +245,5 @@ def _report_of(attempt: Attempt, event: TrainerLogged) -> int | None:
     report = (str(event.epoch), f"{event.loss} {event.grad_norm} {event.learning_rate}")
     if attempt.trainer.bar is not None or attempt.trainer.total is not None or not attempt.is_new(report):
         return None
+    attempt.trainer.numbered_by_reports = True
     return (attempt.last_iteration or 0) + 1
