@@ -99,7 +99,7 @@ class SourceReader:
         self.fed_bytes += len(chunk)
         out: list[LogEvent] = []
         self._read(self._splitter.feed(chunk), out)
-        return self._inferred.read(out)
+        return out if self._inferred.off else self._inferred.read(out)
 
     def skip(self, count: int) -> None:
         """Pass over a hole of `count` bytes in the stream."""
