@@ -6,6 +6,7 @@ Vector), or the line alone (rsyslog, syslog-ng). The record's headers are labels
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from operator import methodcaller
 from typing import Any
 
@@ -30,9 +31,12 @@ _TIME_FIELDS = ("timestamp", "@timestamp", "time", "date")
 
 
 def headers_of(message: object) -> dict[str, str]:
-    """Return the headers of a confluent_kafka Message; none if a name is not UTF-8."""
+    """Return the headers of a confluent_kafka Message, as many as a stream may have labels; none if a name is not
+    UTF-8.
+    """
     try:
-        return {name: (value or b"").decode("utf-8", "replace") for name, value in _HEADERS(message) or ()}
+        first = islice(_HEADERS(message) or (), MAX_LABELS)
+        return {name: (value or b"").decode("utf-8", "replace") for name, value in first}
     except Exception:  # noqa: BLE001 - a record must not end the member
         return {}
 

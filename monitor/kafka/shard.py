@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
+from hashlib import blake2s
 
 from confluent_kafka import KafkaException
 
@@ -24,7 +25,7 @@ from megatron_monitor.kafka.state import StateError, StateRecord
 from megatron_monitor.live import Instants
 from megatron_monitor.pushed import run_at
 from megatron_monitor.receiver.agents import Agents
-from megatron_monitor.receiver.labels import StreamFile, followed, origin_of
+from megatron_monitor.receiver.labels import Origin, StreamFile, followed, origin_of
 from megatron_monitor.receiver.messages import AHEAD
 from megatron_monitor.receiver.spool import lines_of
 from megatron_monitor.snapshot import MonitorCounts
@@ -43,6 +44,8 @@ _MAX_RECORD_GAP = 15.0  # without a record, while behind: then the brokers were 
 _FORGET_STREAM = 7 * 86400.0  # without a line, as in the spool
 _FORGET_INTERVAL = 3600.0  # between two searches for such streams
 _CACHED_ORIGINS = 4096  # sets of labels: to find the run of one takes 0.1 ms
+_CACHED_CHARACTERS = 4096  # of a set of labels: those of pods have a tenth
+_KEY_BYTES = 256  # of a record's key that are kept for each run
 _MAX_STREAMS = 10_000  # each takes up to 650 bytes of the state, and a record has 64 MiB
 _MAX_SKIPS_LOGGED = 20  # of a partition's records
 
@@ -75,9 +78,7 @@ class Shard:
         self._turned_at = self._began_at = clock.monotonic()
         self._forgot_at = clock.wall()
         self._skips = 0
-        self._origin = lru_cache(_CACHED_ORIGINS)(
-            lambda labels, run: origin_of(dict(labels), "", self._config.runs, run)
-        )
+        self._cached_origin = lru_cache(_CACHED_ORIGINS)(self._origin)
         self._unobserved = 0.0  # seconds, at the last turn
         self.open = False  # the state was read
         self.next = 0  # offset of the next record
@@ -174,7 +175,7 @@ class Shard:
         """Handle the next record, written at Unix nanosecond `at`."""
         if offset < self.next:
             return
-        arrived, key = self._clock.wall(), key or b""
+        arrived, key = self._clock.wall(), _short(key or b"")
         if not 0 < at <= arrived * 1e9 + AHEAD:
             at = int(arrived * 1e9)
         if not self.caught_up:
@@ -203,7 +204,9 @@ class Shard:
         outcome, run = "unnamed", key.decode("utf-8", "replace")
         run = run if run.isprintable() else ""  # a hash as key names no run
         for stream in push_of(value, headers, at).streams:
-            file, agent, is_heartbeat = self._origin(tuple(stream.labels.items()), run)
+            labels = tuple(stream.labels.items())
+            is_usual = sum(len(name) + len(text) for name, text in labels) <= _CACHED_CHARACTERS
+            file, agent, is_heartbeat = (self._cached_origin if is_usual else self._origin)(labels, run)
             if file is not None and self._has_one_key(file.run, key, offset):
                 outcome = "taken"
                 self._add_lines(offset, file, stream.entries)
@@ -217,6 +220,9 @@ class Shard:
             if outcome == "unnamed":
                 self.unnamed = ", ".join(f"{name}={text}" for name, text in stream.labels.items())[:300] or "no labels"
         self.counts[outcome] += 1
+
+    def _origin(self, labels: tuple[tuple[str, str], ...], run: str) -> Origin:
+        return origin_of(dict(labels), "", self._config.runs, run)
 
     def _has_one_key(self, run: str, key: bytes, offset: int) -> bool:
         """Return True if all records of the run have this key. With other keys, records may be in other partitions: the
@@ -359,3 +365,8 @@ class Shard:
             runs = set(map(run_at, written))
             self._keys = {run: key for run, key in self._keys.items() if run in runs}
             self.refused = {run: why for run, why in self.refused.items() if not run or run in runs}
+
+
+def _short(key: bytes) -> bytes:
+    """Return the key, or its beginning with a hash of the rest."""
+    return key if len(key) <= _KEY_BYTES else key[:_KEY_BYTES] + blake2s(key, digest_size=8).hexdigest().encode()

@@ -102,6 +102,7 @@ class Message:
         (None, {}),
         ([("run", b"gpt"), ("pod", None)], {"run": "gpt", "pod": ""}),
         ([("a", b"\xff")], {"a": "�"}),
+        ([(str(number), b"") for number in range(50_000)], {str(number): "" for number in range(64)}),
         (SystemError, {}),
     ],
 )

@@ -94,6 +94,22 @@ def test_a_wrong_key_makes_its_run_unobserved_and_no_other(partition: Partition)
     assert partition.shard.counts["refused"] == 201
 
 
+def test_little_is_kept_of_long_keys_and_labels(partition: Partition) -> None:
+    """A million bytes of a key for each run, or all labels of thousands of streams, would fill the memory."""
+    key = b"k" * 500_000
+    partition.append(key, b"text")
+    partition.append(b"tr11", loki({"run": "tr11", **{f"{n:0200}": "x" * 256 for n in range(60)}}, [(1, "text")]))
+    partition.turn()
+    shard = partition.shard
+    assert all(len(run) + len(known) < 1000 for run, known in shard._keys.items())
+    assert len(shard._keys) == 2
+    assert shard._cached_origin.cache_info().currsize == 1
+    for last in (b"a", b"b"):
+        partition.write("tr12", line(1), key=key + last)
+        partition.turn()
+    assert "tr12" in shard.refused
+
+
 def test_made_up_runs_are_forgotten_before_a_training(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many of them that the state would be too large for a record; the training is judged as before."""
     monkeypatch.setattr(module, "_MAX_STREAMS", 20)
