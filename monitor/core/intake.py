@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from megatron_monitor.core.attribution import Attribution
 from megatron_monitor.core.folding import Folding
 from megatron_monitor.core.observing import Observing
-from megatron_monitor.core.ordered import HOLD, Ordered
+from megatron_monitor.core.ordered import HOLD, Ordered, share_memory
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.saved import SavedSource
 from megatron_monitor.core.sources import Source
@@ -181,6 +181,8 @@ class MessageHandler:
 
     def settle(self, now: float) -> None:
         """Process lines of pushed streams that have waited long enough for earlier lines."""
+        holding = [source for name in self._holding if (source := self._watched.sources.get(name)) is not None]
+        share_memory([source.ordered for source in holding if source.ordered is not None])
         for name in list(self._holding):
             source = self._watched.sources.get(name)
             if source is None or source.failed or source.ordered is None:

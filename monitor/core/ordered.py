@@ -10,6 +10,7 @@ to the later one is as long as between their arrivals, while an earlier batch ca
 get the timestamps of the clock as it was before.
 """
 
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -27,7 +28,9 @@ HOLD = 2.0
 _HEARTBEATS = 20.0  # seconds that a late line waits: three heartbeats and their delay show that a clock was set back
 _ASKED = 2.0  # seconds at most from one call of `due` to the next, unless the monitor was stopped and heard nothing
 _ONLY_LATE = 10.0  # seconds in which only late lines come, as fast as they were written: then a clock was set back
-_MAX_WAITING_BYTES = 8 << 20  # maximum bytes that wait: half of a larger backlog is released
+_MAX_BYTES = 8 << 20  # maximum bytes that wait: half of a larger backlog is released
+_MAX_MEMORY = 256 << 20  # maximum bytes of memory for the lines of all streams
+_LINE_MEMORY = 200  # bytes of memory for a line besides its text
 
 
 class Ordered(Struct):
@@ -57,6 +60,8 @@ class Ordered(Struct):
     """Seconds for which heartbeats were heard while the first late line waited."""
     asked_at: float = inf
     """Instant of the last call of `due`."""
+    most: int = _MAX_BYTES
+    """Maximum bytes that wait (see `share_memory`)."""
     settles_at: float | None = None
     """When the lines that were in the file at first have waited long enough."""
 
@@ -88,7 +93,7 @@ class Ordered(Struct):
         if self.lines and self.lines[0][3] == inf:
             since = min(now, *(line[3] for line in self.lines))  # restored lines came before all later ones
             self.lines = [(*line[:3], since if line[3] == inf else line[3]) for line in self.lines]
-        if not self.lines or (now - self.lines[0][3] < HOLD and self.size < _MAX_WAITING_BYTES):
+        if not self.lines or (now - self.lines[0][3] < HOLD and self.size < self.most):
             return [], 0
         first = self._first_held(now, shift, live=live)
         lines, held = self.lines[:first], self.lines[first:]
@@ -150,7 +155,7 @@ class Ordered(Struct):
         unknown yet.
         """
         lines, many, (stamp, _, _, came) = self.lines, len(self.lines), self.lines[first]
-        if now == inf or self.size >= _MAX_WAITING_BYTES:
+        if now == inf or self.size >= self.most:
             return many, 0.0
         began, latest = _seconds(stamp), next((line for line in lines[first:] if line[0] >= newest), None)
         if latest is not None and newest_came < inf:
@@ -179,6 +184,13 @@ class Ordered(Struct):
         self.lines = [(text[:STAMP], text, size, inf) for text, size in texts]
         self.size, self.last = sum(size for _, size in texts), str(saved["last"]).encode()
         self.let_go, self.shift = {str(text).encode() for text in saved["let_go"]}, saved["shift"]
+
+
+def share_memory(streams: Collection[Ordered]) -> None:
+    """Bound the lines of these streams that wait, if they take too much memory together."""
+    memory = sum(one.size + _LINE_MEMORY * len(one.lines) for one in streams)
+    for one in streams:
+        one.most = _MAX_BYTES if memory <= _MAX_MEMORY else min(_MAX_BYTES, _MAX_MEMORY // len(streams) // 8)
 
 
 def _is_steady(

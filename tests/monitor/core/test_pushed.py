@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from megatron_monitor.config import load
-from megatron_monitor.core import Core
+from megatron_monitor.core import Core, ordered
 from megatron_monitor.follow.messages import Restarted
 from megatron_monitor.pushed import AgentStates, path_of
 from megatron_monitor.receiver.labels import followed
@@ -192,6 +192,24 @@ def test_a_small_step_of_the_clock_loses_nothing(pace: int, seconds: int, nodes:
     lab.wait(3)
     assert (lab.iterations, lab.restarts, lab.counted("megatron_monitor_late_lines_total")) == (120.0, 0.0, 0.0)
     assert lab.reported == []
+
+
+def test_the_lines_that_wait_are_bounded_over_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Late lines wait for 20 s: those of many streams at once would fill the memory, so they wait for less. A stream
+    beside them that waits for little loses nothing.
+    """
+    monkeypatch.setattr(ordered, "_MAX_MEMORY", 1 << 20)
+    lab = Pushed(*NODES)
+    for number in range(5):
+        lab.push((100.0, step(1)), run=f"gpt{number}")
+    lab.wait(3)
+    lab.push((50.0, step(2)), run="gpt0")
+    for number in range(1, 5):
+        lab.push(*((50.0 + at / 1e3, "x" * 1000) for at in range(1000)), run=f"gpt{number}")
+    lab.wait(8)
+    waiting = {source.log.name: source.ordered.size for source in lab.core.sources.values() if source.ordered}
+    assert sum(waiting.values()) < 1 << 20
+    assert waiting["gpt0"] > 0
 
 
 def test_a_clock_that_is_set_back_without_heartbeats() -> None:
@@ -404,7 +422,7 @@ def test_a_tenth_of_the_places_is_for_files() -> None:
     lab = Pushed("node0")
     lab.settings = ("receiver.listen=127.0.0.1:1", "max_runs=10", "runs=[{paths: [/logs/*.log]}]")
     lab.core = lab._begun()
-    for number in range(20):
+    for number in range(10):
         lab.push((0.0, arguments()), (1.0, step(1)), run=f"gpt{number}")
         lab.wait(3)
     lab.write("/logs/own.log", arguments() + step(1) + step(2))
