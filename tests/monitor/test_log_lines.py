@@ -31,6 +31,7 @@ HEAD = "time=2023-11-14T22:13:20.250+00:00 level=warning "
         ("run=%s %s", ("", "source=x 5 % \\n"), r'run="" msg="source=x 5 % \\n"'),
         ("all of it: 100 %", (), 'msg="all of it: 100 %"'),
         ("%.0f %% of n=%d", (5.0, 3), 'msg="5 % of n=3"'),
+        ("source=%s", ("a\x9b2J",), r'source="a\u009b2J"'),
         ("source=%s", ('a"\x1b[31m\n2026 level=error forged\udcff\x9b',),
          r'source="a\"\u001b[31m\n2026 level=error forged\udcff\u009b"'),
     ],
