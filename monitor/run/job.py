@@ -48,8 +48,10 @@ class Candidate(Struct, frozen=True):
     proven: bool
 
 
-def refusal(state: RunState, job: SlurmJob, candidate: Candidate, owners: frozenset[int]) -> str | None:
-    """Return why this cannot be the run's job; None if it can. `owners`: user ids of the run's files."""
+def refusal(state: RunState, job: SlurmJob, candidate: Candidate, owners: frozenset[int], now: float) -> str | None:
+    """Return why this cannot be the run's job; None if it can. `owners`: user ids of the run's files. `now`: the
+    instant of Slurm's answer.
+    """
     known, answer, last = state.job, owners - _SHARED_OWNERS, state.unix(state.updated_at) or 0.0
     if candidate.id not in (job.id, job.array_id):
         return f"Slurm answered with job {job.id}"
@@ -59,16 +61,21 @@ def refusal(state: RunState, job: SlurmJob, candidate: Candidate, owners: frozen
         return "the job ended before the log's last line"
     if known is not None and known.id == job.id:
         return None if _continues(known, job) else f"the id now belongs to another job: {job.name} of {job.user}"
-    return _unproven(state, job, candidate, last)
+    return _unproven(state, job, candidate, last, now)
 
 
-def _unproven(state: RunState, job: SlurmJob, candidate: Candidate, last: float) -> str | None:
-    """Return why a new job is not accepted as the run's; None if it is."""
+def _unproven(state: RunState, job: SlurmJob, candidate: Candidate, last: float, now: float) -> str | None:
+    """Return why a new job is not accepted as the run's; None if it is. Slurm's clock may differ from ours, so the time
+    for which a job has run counts, too.
+    """
     if not (candidate.proven or _mentioned(state, job)):
         return f"its output is {job.output or 'unknown'}, and no line before the first iteration names it"
     if job.started_at is None or job.state in WAITING:
         return "the job has not begun"
-    return "the job began after the log's last line" if job.started_at > last + _BEGIN_SLACK else None
+    began = job.started_at
+    if job.state == "RUNNING" and job.ran is not None:
+        began = min(began, now + state.wall_offset - job.ran)
+    return "the job began after the log's last line" if began > last + _BEGIN_SLACK else None
 
 
 def _continues(known: SlurmJob, job: SlurmJob) -> bool:

@@ -141,7 +141,7 @@ class SlurmJobs(Extension):
         """Apply an answer to the run's state. Return `answered`, `refused` or `failed`."""
         asked = asked_of(run)
         if answer.question.second_job:
-            return self._take_other(run, answer)
+            return self._take_other(run, answer, now)
         if asked.candidate is None or answer.question.job != asked.candidate.id:
             return "refused"  # the run belongs to another job by now
         asked.waiting = False
@@ -166,7 +166,7 @@ class SlurmJobs(Extension):
     def _take_job(self, run: Run, of: Candidate, job: SlurmJob, now: float) -> str:
         """Accept the job, or log why it is refused."""
         asked = asked_of(run)
-        why = refusal(run.state, job, of, self._owners(run))
+        why = refusal(run.state, job, of, self._owners(run), now)
         if why is not None:
             run.state.job = None
             _log_problem(run, f"job {of.id} is not accepted: {why}")
@@ -225,12 +225,13 @@ class SlurmJobs(Extension):
             _log.info("slurm answers again")
         self._silence = ""
 
-    def _take_other(self, run: Run, answer: JobAnswered) -> str:
+    def _take_other(self, run: Run, answer: JobAnswered, now: float) -> str:
         """Record whether another running job writes the run too. Without an answer nothing changes."""
         job, asked, other = answer.job, asked_of(run), asked_of(run).other
         if other is None or other.id != answer.question.job or (job is None and not answer.gone):
             return "failed"
-        writes = job is not None and job.state in RUNNING and refusal(run.state, job, other, self._owners(run)) is None
+        running = job if job is not None and job.state in RUNNING else None
+        writes = running is not None and refusal(run.state, running, other, self._owners(run), now) is None
         run.state.second_job, asked.over = (other.id, "") if writes else ("", other.id)
         return "answered"
 

@@ -65,6 +65,17 @@ def test_what_a_log_cannot_say() -> None:
     assert site.reported == []
 
 
+@pytest.mark.parametrize(("ran", "known"), [("00:50:00", True), ("00:00:10", False), ("INVALID", False)])
+def test_the_clock_of_slurm_is_ahead_of_ours(ran: str, known: bool) -> None:
+    """By two hours: how long the job has run shows that it began before the log's last line."""
+    site = Site()
+    site.core.wall_offset = -7200.0
+    site.wait(150)
+    site.answer(shown(RunTime=ran))
+    site.wait(1)
+    assert (site.core.runs["r"].state.job is not None) is known
+
+
 def test_the_log_has_the_first_word() -> None:
     """The log names the cause: Slurm's FAILED adds nothing. It says that it was stopped: Slurm knows that it was the
     time limit.
@@ -171,12 +182,13 @@ def test_a_suspended_job_is_no_hang() -> None:
 def test_another_job_of_the_same_id_is_not_believed() -> None:
     """Begun after the log's last line, ended before it, of another user, renamed: nothing is shown, nothing ends."""
     for fields in (
-        {"StartTime": NOW + 200, "SubmitTime": NOW + 190},
+        {"StartTime": NOW + 200, "SubmitTime": NOW + 190, "RunTime": "00:00:10"},
         {"state": "CANCELLED", "EndTime": NOW - 3000},
         {"state": "CANCELLED", "UserId": "bob(1001)", "EndTime": NOW + 50},
         {"state": "CANCELLED", "EndTime": "2023-11-14T22:13:20"},
     ):
         site = Site()
+        site.wait(160)
         site.answer(shown(**fields))
         assert site.page["job"] == {}, fields
         site.wait(120)
