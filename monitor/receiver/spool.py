@@ -56,6 +56,7 @@ class Spool:
         self._store = Store(directory)
         self._sizes: Counter[str] = Counter()  # tenant -> bytes of its files
         self._close_at = self._clean_at = 0.0  # next closing of idle files, next cleaning: Unix seconds
+        self._clean_full_at: dict[str, float] = {}  # tenant without room -> its next cleaning
         self._read: dict[str, tuple[int, int]] = {}
         self._read_version = (0, 0)
 
@@ -170,15 +171,23 @@ class Spool:
     def _make_room(self, tenant: str, now: float) -> None:
         if not 0.0 < self._clean_at - now <= _CLEAN_INTERVAL:
             self._clean(now)
+        is_due = not 0.0 < self._clean_full_at.get(tenant, now) - now <= _CLEAN_INTERVAL_FULL
+        if self._sizes[tenant] > self.size and is_due:
+            self._clean_full_at[tenant] = now + _CLEAN_INTERVAL_FULL
+            self._clean(now, tenant)
         if self._sizes[tenant] > self.size:
-            self._clean_at = min(self._clean_at, now + _CLEAN_INTERVAL_FULL)
             raise QuotaError("receiver.spool_size is full of lines that the daemon has not read yet", 5.0)
 
-    def _clean(self, now: float) -> None:
-        """Remove streams without a line for a week; for tenants without room also those that are read, oldest first."""
-        self._clean_at = now + _CLEAN_INTERVAL
-        found, self._sizes = list[tuple[float, str]](), Counter()
-        for path in self.directory.glob(f"{PATTERN}*"):
+    def _clean(self, now: float, tenant: str = "") -> None:
+        """Remove streams without a line for a week; for tenants without room also those that are read, oldest first.
+        `tenant`: whose, so that others do not wait for a search of theirs; empty: of all.
+        """
+        found = list[tuple[float, str]]()
+        if tenant:
+            self._sizes[tenant] = 0
+        else:
+            self._clean_at, self._sizes = now + _CLEAN_INTERVAL, Counter()
+        for path in self.directory.glob(f"{tenant or '*'}{PATTERN[1:]}*"):
             with contextlib.suppress(FileNotFoundError):
                 status, name = path.stat(), str(path.relative_to(self.directory))
                 self._sizes[_tenant(name)] += status.st_size

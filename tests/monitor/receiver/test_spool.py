@@ -2,7 +2,9 @@
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -164,8 +166,10 @@ def fill(spool: Spool, first: int, now: float) -> int:
     raise AssertionError("it is never full")
 
 
-def test_a_tenant_without_room_waits_until_more_is_read(tmp_path: Path) -> None:
-    """No line is removed for one that comes; what is read makes room. Another tenant has its own."""
+def test_a_tenant_without_room_waits_until_more_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line is removed for one that comes; what is read makes room. Another tenant has its own, and its files are not
+    searched.
+    """
     spool = opened(tmp_path, size=2000, segment=1000)
     other = StreamFile("a/gpt", path_of("a", "gpt", "node7~1"), "")
     taken = fill(spool, 0, NOW)
@@ -174,7 +178,21 @@ def test_a_tenant_without_room_waits_until_more_is_read(tmp_path: Path) -> None:
     assert fill(spool, 100, NOW + 2.0) == 0
     read_by_observer(tmp_path, STREAM)
     assert fill(spool, 200, NOW + 4.0) == 24
+    monkeypatch.setattr(spool, "directory", Looked(spool.directory))
     assert fill(spool, 300, NOW + 8.0) == 0
+    assert {path.relative_to(tmp_path / "spool").parts[0] for path in Looked.found} == {"_"}
+
+
+class Looked(type(Path())):  # type: ignore[misc]
+    """Keeps what is found in a directory."""
+
+    found: ClassVar[list[Path]] = []
+
+    def glob(self, pattern: str) -> Iterator[Path]:
+        """The paths."""
+        for path in super().glob(pattern):
+            self.found.append(path)
+            yield path
 
 
 def test_a_renamed_file_is_kept_until_it_is_read(tmp_path: Path) -> None:
