@@ -4,7 +4,7 @@ The observer, the receiver with a forwarder, and the remediator with a Slurm tha
 of the logs are followed, half are forwarded. Faults: kill -9 and SIGSTOP of a program, calls on a log that do not
 return, rotation, a full disk, a webhook that is down, a wall clock that is set. Some trainings really hang. Prints the
 figures; exits 1 if a line is lost or counted twice, a true hang is not notified, anything else is notified, a job that
-does not hang is requeued or one is requeued twice, or a program ends by itself.
+hangs is not requeued, one that does not is, or one is requeued twice, or a program ends by itself.
 
 With SOAK_FLAGS in the environment this file is a program itself; faults are injected where it calls the system, while
 files of these names lie there: `blocked` (no call on a log returns), `full` (nothing can be written), `offset`
@@ -134,7 +134,7 @@ class Soak:
             (directory / "bin" / name).chmod(0o755)
         self.trainings = [
             Training(directory / ("sent" if number % 2 else "logs") / f"{'sent' if number % 2 else 'run'}{number}.log")
-            for number in range(runs)
+            for number in range(1, runs + 1)  # no job of Slurm has the number 0
         ]
         self.webhook = Webhook()
         self.log = (directory / "programs.log").open("ab")
@@ -334,7 +334,7 @@ def main() -> int:
     print(json.dumps(figures, indent=2))
     faults = (
         "runs whose count differs", "not notified", "false alarms", "accepted twice under one id", "unwanted actions",
-        "programs that ended by themselves",
+        "hung and not requeued", "programs that ended by themselves",
     )  # fmt: skip
     if any(figures[name] for name in faults):
         print(f"logs and states are kept in {directory}", file=sys.stderr)
