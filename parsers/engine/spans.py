@@ -105,13 +105,12 @@ class Layout:
         """False if the reader needs none of the events of such lines."""
         self.redrawn = used is not None and all(event.redrawn for event in events)
         """True if a repeated line adds nothing: a progress bar is redrawn again and again."""
-        found = f"[{', '.join([self._events(*one) for one in answer])}]"
+        found = f"\n   found = [{', '.join([self._events(*one) for one in answer])}]"
+        result = "found or None" if answer else "found"
         if not all(wanted):
-            found = f"[one for one in {found} if {self._object(used)}(one.event)]"
-        elif answer:
-            found += " or None"
+            result = f"[one for one in found if {self._object(used)}(one.event)]"
         objects, slices = len(self._objects), len(self._slices)
-        self._bound = _compiled(objects, slices, "".join(self._tests), found)(*self._objects)
+        self._bound = _compiled(objects, slices, "".join([*self._tests, found]), result)(*self._objects)
         self.read = self._bound(*self._slices)
 
     def fitted(self, shape: bytes) -> "Layout":
@@ -198,7 +197,7 @@ class Layout:
 
 
 @lru_cache(512)
-def _compiled(objects: int, slices: int, tests: str, found: str) -> Callable[..., Callable[..., Any]]:
+def _compiled(objects: int, slices: int, lines: str, result: str) -> Callable[..., Callable[..., Any]]:
     """Return a function that takes the objects `o0`, ..., and then the slices `s0`, ..., and returns the function that
     reads a line. Many layouts differ in nothing else.
     """
@@ -207,8 +206,8 @@ def _compiled(objects: int, slices: int, tests: str, found: str) -> Callable[...
     )
     source = f"""def made({given}):
  def bound({places}):
-  def read(raw, line):{tests}
-   return {found}
+  def read(raw, line):{lines}
+   return {result}
   return read
  return bound"""
     scope: dict[str, Any] = {}

@@ -7,14 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megatron_monitor.parsers.engine.fields import milliseconds_range
 from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.scan import Line, Rule, Scanner
+from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     Event,
     IterationLogged,
     LineDiscarded,
     LogEvent,
+    MilestoneReached,
+    TimersReported,
     TracebackSeen,
 )
 from megatron_monitor.parsers.reader import Bookmark, SourceReader
@@ -195,6 +199,21 @@ def test_skipped_bytes_count() -> None:
     assert reader.consumed_bytes == 104
     reader.feed(b"\n")
     assert reader.consumed_bytes == 118
+
+
+def test_of_the_events_of_a_line_the_needed_ones_are_returned() -> None:
+    """From the first line and from those that are read by spans."""
+
+    def read(line: Line) -> list[Spanned]:
+        time = line.span((6, len(line.text)), milliseconds_range)
+        timers = Spanned(TimersReported, {"speaker": "megatron", "timers": {"all": time}})
+        return [timers, Spanned(MilestoneReached, {"milestone": "launched"})]
+
+    memo = Memo(Scanner((Rule("times", (b"times",), read),)), lambda event: isinstance(event, TimersReported))
+    found = [entry.event for entry in SourceReader(memo=memo).feed(b"times 1.5\ntimes 2.5\ntimes 3.5\n")]
+    assert found == [
+        TimersReported(speaker="megatron", timers={"all": (time, time)}) for time in (0.0015, 0.0025, 0.0035)
+    ]
 
 
 def test_noise_is_noise_for_the_rest_of_its_block() -> None:
