@@ -97,13 +97,16 @@ def _is_back(memory: SlowdownMemory, track: Level, shift: Shift, settings: Slowd
     """
     scale = shift.before.scale if shift.before is not None else track.scale
     reach = max(0.8 * math.log1p(settings.threshold), scale, (track.unit or 0.0))
+    half = (shift.level - shift.base) / 2
+    if track.values[-1] - shift.base >= min(half, reach):
+        return False  # as nearly all steps of a slowdown
     count = max(_ITERATIONS_TO_RESOLVE, needed(track.scale, settings.threshold))
     if shift.reason == "drift":
         count = levels.DRIFT
     count = min(_NORMAL, count << len(memory.flaps))
     if shift.lines < count or len(track.values) < count:
         return False
-    last, half = track.values[-count:], (shift.level - shift.base) / 2
+    last = track.values[-count:]
     if memory.flaps and sum(x - shift.base > half for x in last) > count // _SLOW_DIVISOR:
         return False
     return median_high(last) - shift.base < min(half, reach)
@@ -126,9 +129,8 @@ def _suspect(track: Level, settings: SlowdownSettings) -> bool:
 
 def shifted(track: Level, count: int, threshold: float, sum_limit: float) -> float | None:
     """Return the size of a certain shift in logarithms, or None."""
-    recent, scale = track.recent(), track.scale
-    if len(recent) >= 3:  # a large step needs no sum: three similar ones far beyond noise are enough
-        last = sorted(recent[-3:])
+    last, scale = sorted(track.recent(3)), track.scale
+    if len(last) == 3:  # a large step needs no sum: three similar ones far beyond noise are enough
         far = max(4 * threshold, 6 * scale)
         if last[0] > far and last[2] - last[0] <= min(_SIMILAR_THREE * scale, last[1] / 4):
             return last[1]
@@ -139,6 +141,7 @@ def shifted(track: Level, count: int, threshold: float, sum_limit: float) -> flo
     least = max(math.log1p(threshold), scale)
     if middle is None or abs(middle) < least or (middle > 0) != up:
         return None
+    recent = track.recent()
     lasting = sum(residual / middle > 0.5 for residual in recent[-_LASTING:]) >= _LASTING - 2
     if not lasting and not _alike(recent[-count:], middle, scale):
         return None
