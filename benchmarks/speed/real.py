@@ -22,7 +22,7 @@ with Path(__file__).with_name("real.csv").open() as _rows:
 """Logs of the shared folder that are measured, and the programs that wrote them. A folder without any of them is
 measured whole."""
 _SUFFIXES = {".log", ".out", ".output", ".err"}
-_MEDIAN_GOAL, _LEAST_GOAL = 2.0, 1.0
+_MEDIAN_GOAL, _LEAST_GOAL = 2.0, 1.2
 _SIZE, _TURNS = 20_000_000, 3
 
 _STEP = [
@@ -81,6 +81,16 @@ def grown(source: Path, size: int) -> tuple[Path, int]:
     return target, copies * len(found)
 
 
+def framed(log: Path) -> Path:
+    """The log with each drawing of a progress bar as a line, for mtail, which splits lines at line feeds alone."""
+    data = log.read_bytes()
+    if b"\r" not in data:
+        return log
+    target = log.with_name(f"frames.{log.name}")
+    target.write_bytes(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+    return target
+
+
 def against_mtail(share: float, folder: Path) -> tuple[list[Row], str]:
     """The rows with goals, and a table by log."""
     if not shutil.which("mtail"):
@@ -99,7 +109,7 @@ def against_mtail(share: float, folder: Path) -> tuple[list[Row], str]:
     ratios: dict[str, float] = {}
     walls: dict[str, float] = {}
     for name, program, log, iterations in logs:
-        runs = in_turns({"mtail": (*MTAIL, str(log)), "monitor": (*MONITOR, "run", "--once", str(log))}, _TURNS)
+        runs = in_turns({"mtail": (*MTAIL, str(framed(log))), "monitor": (*MONITOR, "run", "--once", str(log))}, _TURNS)
         peer, mine = middle(runs["mtail"]), middle(runs["monitor"])
         counted = sum(map(float, _COUNTED.findall((SCRATCH / "monitor.output").read_bytes())))
         ratios[name], walls[name] = peer.cpu / mine.cpu, peer.wall / mine.wall
@@ -119,7 +129,7 @@ def against_mtail(share: float, folder: Path) -> tuple[list[Row], str]:
         Row(
             f"... the slowest, {slowest}",
             f"{ratios[slowest]:.1f}x by processor time, {walls[slowest]:.1f}x by wall time",
-            f"{_LEAST_GOAL:.0f}x", ratios[slowest] >= _LEAST_GOAL,
+            f"{_LEAST_GOAL:.1f}x", ratios[slowest] >= _LEAST_GOAL,
         ),
         Row(
             f"... all real logs in one file, {together.stat().st_size / 1e6:.0f} MB",

@@ -55,14 +55,16 @@ def test_single_lines_give_the_pace() -> None:
 
 
 def test_dicts_alone_give_the_pace() -> None:
-    """A trainer's dict that names neither step nor time: each counts, and a hang is measured by their pace."""
+    """A trainer's dict that names neither step nor time: each counts. Before a save is known, a silence of ten minutes
+    is a hang.
+    """
     lines = [
         (at, f"{{'loss': {3 - number / 100}, 'epoch': {number / 100}}}\n".encode())
         for number, at in enumerate(steady(30.0, 60), 1)
     ]
     core, state, _ = followed(lines)
     assert (state.iterations_total, state.attempt.pace.baseline) == (60, pytest.approx(30.0, rel=0.05))
-    (hung,) = [item for item in core.tick(START + lines[-1][0] + 300.0) if item.severity == "critical"]
+    (hung,) = [item for item in core.tick(START + lines[-1][0] + 620.0) if item.severity == "critical"]
     assert hung.incident == "hang"
 
 
