@@ -192,6 +192,4 @@ def _message(execution: Execution, run: Run, now: float) -> Transition:
     )
 
 
-def for_core(core: Core, runtime: Runtime) -> Advisor:
-    """Return the extension of a core. It has no thread."""
-    return Advisor(core, runtime)
+for_core = Advisor

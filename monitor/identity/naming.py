@@ -15,7 +15,7 @@ from megatron_monitor.config import Watch
 from megatron_monitor.follow.patterns import PathPattern
 from megatron_monitor.owners import owner_at
 from megatron_monitor.parsers.redaction import masked_path
-from megatron_monitor.pushed import run_at
+from megatron_monitor.pushed import hashed, run_at
 from megatron_monitor.scalars import found_group
 
 MAX_NAME: Final = 200
@@ -223,7 +223,4 @@ def _clean(name: str) -> str:
         replaced = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in name)
     if len(replaced) <= MAX_NAME:
         return replaced or "/"  # only the root directory has no name, and it is not a log
-    import hashlib  # it loads OpenSSL, which hardly any name needs
-
-    digest = hashlib.blake2s(replaced.encode(), digest_size=4).hexdigest()
-    return f"{replaced[: MAX_NAME - 1 - len(digest)]}~{digest}"
+    return f"{replaced[: MAX_NAME - 9]}~{hashed(replaced)}"

@@ -7,7 +7,6 @@ must name the new address. Error messages contain neither the address nor secret
 """
 
 import http.client
-import io
 import json
 import math
 import socket
@@ -16,7 +15,7 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -25,9 +24,6 @@ from megatron_monitor.incidents import Transition
 from megatron_monitor.notifiers.message import DeliveryError, Notifier, message_id, plain, secret
 from megatron_monitor.scalars import FilePath, PositiveSeconds, header_value_of, url_of
 from megatron_monitor.system.clock import SystemClock
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 _TRANSIENT: Final = (408, 425, 429)  # besides 5xx
 _MAX_ANSWER: Final = 2000  # bytes read of the answer's body
@@ -116,62 +112,43 @@ class Hook(Posting, frozen=True, kw_only=True):
             raise DeliveryError(f"in {self.url_file}: {error}", permanent=True) from error
 
 
-class _Timed(io.RawIOBase):
-    """Reads from a socket until the socket's timeout has passed once, counted from the first byte on."""
-
-    def __init__(self, connection: socket.socket, raw: io.RawIOBase) -> None:
-        self._connection, self._raw = connection, raw
-        self._until = SystemClock.monotonic() + (connection.gettimeout() or math.inf)
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: "WriteableBuffer", /) -> int | None:
-        """Read into the buffer. Raises TimeoutError."""
-        if (left := self._until - SystemClock.monotonic()) <= 0.0:
-            raise TimeoutError
-        self._connection.settimeout(None if left == math.inf else left)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        """Close it."""
-        self._raw.close()
-        super().close()
-
-
 class _Answer(http.client.HTTPResponse):
-    """An answer that comes within the timeout, or not: a header in each second, or `100 Continue` without end, would
-    else be read for ever.
+    """An answer that comes within the socket's timeout, or not: a header in each second, or `100 Continue` without end,
+    would else be read for ever.
     """
 
     def __init__(self, sock: socket.socket, *arguments: Any, **names: Any) -> None:
         super().__init__(sock, *arguments, **names)
-        self.fp = io.BufferedReader(_Timed(sock, self.fp.detach()))
+        raw: Any = self.fp.raw
+        read, until = raw.readinto, SystemClock.monotonic() + (sock.gettimeout() or math.inf)
+
+        def read_in_time(buffer: memoryview) -> int | None:
+            if (left := until - SystemClock.monotonic()) <= 0.0:
+                raise TimeoutError
+            sock.settimeout(None if left == math.inf else left)
+            return read(buffer)  # type: ignore[no-any-return]
+
+        raw.readinto = read_in_time
 
 
-class _Connection(http.client.HTTPConnection):
-    response_class = _Answer
+class _Handler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Opens http and https."""
 
+    def do_open(self, http_class: Any, req: urllib.request.Request, **options: Any) -> http.client.HTTPResponse:
+        """Return the answer, read in time."""
 
-class _SecureConnection(http.client.HTTPSConnection):
-    response_class = _Answer
+        def connection(*arguments: Any, **names: Any) -> http.client.HTTPConnection:
+            made: http.client.HTTPConnection = http_class(*arguments, **names)
+            made.response_class = _Answer
+            return made
 
-
-class _HttpHandler(urllib.request.HTTPHandler):
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_Connection, req)
-
-
-class _HttpsHandler(urllib.request.HTTPSHandler):
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_SecureConnection, req)
+        return super().do_open(connection, req, **options)
 
 
 def opener() -> urllib.request.OpenerDirector:
     """Return an opener for http, https and the environment's proxies: without redirects, file: and ftp:."""
     opener = urllib.request.OpenerDirector()
-    for handler in (urllib.request.ProxyHandler(), _HttpHandler(), _HttpsHandler(), urllib.request.UnknownHandler()):
+    for handler in (urllib.request.ProxyHandler(), _Handler(), urllib.request.UnknownHandler()):
         opener.add_handler(handler)
     return opener
 

@@ -90,8 +90,7 @@ class _Tenant:
 
     def seconds_until_allowed(self, size: int, quota: int, now: float) -> float:
         """Charge `size` bytes and return 0, or return the seconds to wait. Ten seconds' quota may come at once."""
-        first = self.at == float("-inf")
-        self.bytes_left = quota * 10.0 if first else min(quota * 10.0, self.bytes_left + (now - self.at) * quota)
+        self.bytes_left = min(quota * 10.0, self.bytes_left + (now - self.at) * quota)
         self.at = now
         if self.bytes_left < min(size, quota):
             return (min(size, quota) - self.bytes_left) / quota
@@ -100,16 +99,14 @@ class _Tenant:
 
     def is_within_quota(self, file: StreamFile, quota: ReceiverSettings, now: float) -> bool:
         """Note a write to the stream. False: the tenant has too many streams or runs."""
-        for active, name, limit in (
-            (self.streams, file.name, quota.max_runs * _STREAMS_PER_RUN),
-            (self.runs, file.run, quota.max_runs),
-        ):
+        written = (self.streams, file.name, quota.max_runs * _STREAMS_PER_RUN), (self.runs, file.run, quota.max_runs)
+        for active, name, limit in written:
             if name not in active and len(active) >= limit:
                 while active and now - active[oldest := next(iter(active))] > _ACTIVE:
                     del active[oldest]
                 if len(active) >= limit:
                     return False
-        for active, name in ((self.streams, file.name), (self.runs, file.run)):
+        for active, name, _ in written:
             active.pop(name, None)
             active[name] = now
         return True
@@ -155,7 +152,7 @@ class Receiver:
         """Open the spool and serve. Raises StateInUseError and OSError."""
         self._spool.open(self._clock.wall())
         self.agents.load()
-        self.agents.save(self._clock.wall())
+        self.write_report()
         self._ready = True
         self.server.start()
 

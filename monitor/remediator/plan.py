@@ -3,7 +3,7 @@
 A node name of the log counts only if the job's own node list contains it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from megatron_monitor.advice import Advice, OpenIncident
@@ -131,12 +131,22 @@ def _step(action: Action, job: SlurmJob, incident: OpenIncident, others: Sequenc
     """Return the step with the action's commands. Raises RefusedError if the action is impossible."""
     if action.type == "resubmit" and job.state not in OVER and "cancel" not in others:
         raise RefusedError(f"job {_id(job)} is running: without cancel, resubmit would wait for its end")
-    return _STEPS[action.type](action, job, incident)
+    if action.type in ("cancel", "dump_stacks") and job.state in OVER:
+        return Step(action.type, status="skipped", outcome="the job has ended")
+    match action.type:
+        case "dump_stacks":
+            return _dump_stacks(action, job)
+        case "cancel":
+            return Step("cancel", [["scancel", _id(job)]])
+        case "requeue":
+            return _requeue(job, incident)
+        case "resubmit":
+            return _resubmit(action, job, incident)
+        case "drain":
+            return _drain(job, incident)
 
 
-def _dump_stacks(action: Action, job: SlurmJob, _incident: OpenIncident) -> Step:
-    if job.state in OVER:
-        return Step("dump_stacks", status="skipped", outcome="the job has ended")
+def _dump_stacks(action: Action, job: SlurmJob) -> Step:
     try:
         count = len(expand(job.nodes))
     except HostlistError as error:
@@ -147,13 +157,7 @@ def _dump_stacks(action: Action, job: SlurmJob, _incident: OpenIncident) -> Step
     return Step("dump_stacks", [[*command, "--ntasks-per-node=1", "--label", *action.command]])
 
 
-def _cancel(_action: Action, job: SlurmJob, _incident: OpenIncident) -> Step:
-    if job.state in OVER:
-        return Step("cancel", status="skipped", outcome="the job has ended")
-    return Step("cancel", [["scancel", _id(job)]])
-
-
-def _requeue(_action: Action, job: SlurmJob, incident: OpenIncident) -> Step:
+def _requeue(job: SlurmJob, incident: OpenIncident) -> Step:
     if not (job.batch and job.requeue):
         raise RefusedError(f"job {_id(job)} was not submitted by sbatch, or it was submitted with --no-requeue")
     if not (nodes := _excluded(job, incident)):
@@ -174,17 +178,12 @@ def _resubmit(action: Action, job: SlurmJob, incident: OpenIncident) -> Step:
     return Step("resubmit", [command])
 
 
-def _drain(_action: Action, job: SlurmJob, incident: OpenIncident) -> Step:
+def _drain(job: SlurmJob, incident: OpenIncident) -> Step:
     names = named_nodes(incident.nodes, set(expand_some(job.nodes)))
     if not names:
         return Step("drain", status="skipped", outcome="no node is named")
     reason = f"megatron-monitor: {incident.incident} of job {_id(job)}"
     return Step("drain", [["scontrol", "update", f"NodeName={joined(names)}", "State=DRAIN", f"Reason={reason}"]])
-
-
-_STEPS: Final[Mapping[ActionType, Callable[[Action, SlurmJob, OpenIncident], Step]]] = {
-    "dump_stacks": _dump_stacks, "cancel": _cancel, "requeue": _requeue, "resubmit": _resubmit, "drain": _drain
-}  # fmt: skip
 
 
 def _excluded(job: SlurmJob, incident: OpenIncident) -> str:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
-from megatron_monitor.core.extension import Extension
+from megatron_monitor.core.extension import Extension, Runtime
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import TOGETHER, Source
 from megatron_monitor.identity import candidate, differs
@@ -22,7 +22,6 @@ from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.client import client
-from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
@@ -55,9 +54,7 @@ class JobQuery(Struct):
 
 def asked_of(run: Run) -> JobQuery:
     """Return the state of the questions about a run."""
-    found = run.notes.get("slurm")
-    if found is None:
-        found = run.notes["slurm"] = JobQuery()
+    found = run.notes.setdefault("slurm", JobQuery())
     assert isinstance(found, JobQuery)
     return found
 
@@ -65,8 +62,8 @@ def asked_of(run: Run) -> JobQuery:
 class SlurmJobs(Extension):
     """The schedule of questions, and whether Slurm answers. It is not saved: after a restart Slurm is asked again."""
 
-    def __init__(self, core: Core, clock: Clock) -> None:
-        self._core, self._clock, self._client = core, clock, client(clock)
+    def __init__(self, core: Core, runtime: Runtime) -> None:
+        self._core, self._clock, self._client = core, runtime.clock, client(runtime.clock)
         self.configure(core.config)
 
     def configure(self, config: Config) -> None:

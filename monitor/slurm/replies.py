@@ -8,7 +8,7 @@ reply without id, state or user is refused as a whole.
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from megatron_monitor.run.job import OVER, RUNNING, WAITING
 from megatron_monitor.run.records import SlurmJob
@@ -34,6 +34,10 @@ _PLACES: Final = {
     "JobId": 0, "ArrayJobId": 0, "ArrayTaskId": 0, "HetJobId": 0, "PackJobId": 0, "Comment": 3, "StdErr": 3, "StdOut": 3
 }  # fmt: skip
 """Field -> its section; 2 for all others. So a job named `x ArrayJobId=500` is not a task of an array."""
+_TEXTS: Final = {
+    "Reason": "reason", "JobName": "name", "Partition": "partition", "NodeList": "nodes", "ExcNodeList": "excluded",
+    "WorkDir": "directory", "Command": "command", "StdOut": "output", "StdErr": "errors", "Comment": "comment",
+}  # fmt: skip
 _MAX_TEXT: Final = 4096  # characters kept of a text
 
 
@@ -82,20 +86,11 @@ def _read(read: Callable[[], SlurmJob]) -> SlurmJob | ReplyError:
 
 def _job_shown(fields: dict[str, str]) -> SlurmJob:
     user, uid = _user(fields.get("UserId"))
-    exit_code, signal = _code(fields.get("ExitCode"))
     return SlurmJob(
         id=_id(fields.get("JobId")),
         array_id=_array(fields),
-        state=_state(fields.get("JobState")),
-        reason=_text(fields.get("Reason")),
-        exit_code=exit_code,
-        signal=signal,
         user=user,
         uid=uid,
-        name=_text(fields.get("JobName")),
-        partition=_text(fields.get("Partition")),
-        nodes=_text(fields.get("NodeList")),
-        excluded=_text(fields.get("ExcNodeList")),
         restarts=int(_number(fields.get("Restarts")) or 0),
         time_limit=_limit(fields.get("TimeLimit")),
         submitted_at=_number(fields.get("SubmitTime")),
@@ -103,15 +98,11 @@ def _job_shown(fields: dict[str, str]) -> SlurmJob:
         ended_at=_number(fields.get("EndTime")),
         ran=_limit(fields.get("RunTime")),
         suspended_at=_number(fields.get("SuspendTime")),
-        directory=_text(fields.get("WorkDir")),
-        command=_text(fields.get("Command")),
         options=[f"--{name}={value}" for key, name in _OPTIONS.items() if (value := _text(fields.get(key)))],
-        output=_text(fields.get("StdOut")),
-        errors=_text(fields.get("StdErr")),
-        comment=_text(fields.get("Comment")),
         batch=fields.get("BatchFlag") not in (None, "0"),
         requeue=fields.get("Requeue") == "1",
         components="HetJobId" in fields or "PackJobId" in fields,
+        **_plain(fields, fields.get("JobState")),
     )
 
 
@@ -119,20 +110,13 @@ def _job_accounted(rows: Sequence[dict[str, str]]) -> SlurmJob:
     row = rows[-1]
     before = rows[-2] if len(rows) > 1 and _state(row["State"]) in WAITING else None
     by = _BY.fullmatch(row["State"].strip())
-    exit_code, signal = _code(row["ExitCode"])
     if not _DIGITS.fullmatch(row["UID"]):
         raise ReplyError(f"sacct shows no user: {row['UID'][:40]!r}")
     return SlurmJob(
         id=_id(row["JobIDRaw"]),
         array_id=row["JobID"] if "_" in row["JobID"] else "",
-        state=_state(row["State"]),
-        exit_code=exit_code,
-        signal=signal,
         user=_text(row["User"]),
         uid=int(row["UID"]),
-        name=_text(row["JobName"]),
-        partition=_text(row["Partition"]),
-        nodes=_text(row["NodeList"]),
         time_limit=60.0 * int(row["TimelimitRaw"]) if _DIGITS.fullmatch(row["TimelimitRaw"]) else None,
         submitted_at=_number(row["Submit"]),
         started_at=_number(row["Start"]),
@@ -140,7 +124,15 @@ def _job_accounted(rows: Sequence[dict[str, str]]) -> SlurmJob:
         cancelled_by=f"uid {by[1]}" if by else "",
         ended_as=_state(before["State"]) if before is not None else "",
         ended_on=_text(before["NodeList"]) if before is not None else "",
+        **_plain(row, row["State"]),
     )
+
+
+def _plain(fields: dict[str, str], state: str | None) -> dict[str, Any]:
+    """Return the state, the exit code and the texts of a job by their names in SlurmJob."""
+    exit_code, signal = _code(fields.get("ExitCode"))
+    texts = {name: _text(fields.get(key)) for key, name in _TEXTS.items()}
+    return {"state": _state(state), "exit_code": exit_code, "signal": signal, **texts}
 
 
 def _fields(line: str) -> dict[str, str]:
