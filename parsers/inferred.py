@@ -17,7 +17,7 @@ from megatron_monitor.parsers.events import IterationLogged, LogEvent, StepInfer
 FORMAT = "own-loop"
 _LINES = 3  # lines with growing numbers that show a loop, or that it has gone back
 _SERIES = 4  # sorts of lines that may be the loop's
-_WORDS = re.compile(r"[^A-Za-z]+|(?i:\b(?:nan|inf)\b)")
+_NOT_LETTERS = re.compile(r"[^A-Za-z]+|(?i:\b(?:nan|inf)\b)")
 _MAX_KEY = 200  # characters
 _NO_TRAINING = re.compile(r"(?i)\b(?:eval|val|valid|test|dev|infer|predict|generat)[a-z]{0,8}\b")
 _AT_WORK = (
@@ -35,7 +35,7 @@ class InferredSteps(Struct, omit_defaults=True):
 
     off: bool = False
     """True: a rule reads the steps."""
-    words: str = ""
+    wording: str = ""
     """The words of the loop's lines; empty until it is found."""
     rank: int | None = None
     last: tuple[int, int] = (0, -1)
@@ -69,16 +69,16 @@ class InferredSteps(Struct, omit_defaults=True):
         place = _place(event)
         if event.step is None and event.place is None and self.drawn:
             place, self.drawn = None, False
-        words = "" if place is None else _words(entry.text)
-        if place is None or not words:
+        wording = "" if place is None else _wording(entry.text)
+        if place is None or not wording:
             return [entry]
-        if words == self.words:
+        if wording == self.wording:
             if event.rank != self.rank:
                 return []  # another rank's copy
             if place > self.last:
                 self.held.clear()
                 return [self._step(entry.line, entry.text, event)]
-        held = self.held.setdefault(words, [])
+        held = self.held.setdefault(wording, [])
         before = _place(held[-1][2]) if held else None
         if before == place:
             return [entry]
@@ -90,17 +90,17 @@ class InferredSteps(Struct, omit_defaults=True):
         if len(held) < _LINES or len({str(one.losses) for _, _, one in held}) < 2:
             del held[: 1 - _LINES]
             return [entry]
-        self._begin(words, [one for _, _, one in held])
+        self._begin(wording, [one for _, _, one in held])
         self.held = {}
         return [self._step(*one) for one in held]
 
-    def _begin(self, words: str, steps: Sequence[StepInferred]) -> None:
+    def _begin(self, wording: str, steps: Sequence[StepInferred]) -> None:
         """Begin with the loop, or with its next pass: without an end before it, and from its beginning. Then its first
         number is at most the distance to the second.
         """
         (epoch, first), (_, second) = (_place(step) or (0, 0) for step in steps[:2])
-        if words != self.words:
-            self.words, self.rank, self.last, self.before = words, steps[0].rank, (0, -1), 0
+        if wording != self.wording:
+            self.wording, self.rank, self.last, self.before = wording, steps[0].rank, (0, -1), 0
         elif epoch or self.interrupted:
             self.before = 0
         elif first <= (every := second - first):
@@ -125,10 +125,10 @@ class InferredSteps(Struct, omit_defaults=True):
         return LogEvent(line, "unread.step", IterationLogged(**values), text)
 
 
-def _words(text: str) -> str:
+def _wording(text: str) -> str:
     """Return the words up to the loss, which are the same in all lines of a loop; empty for an evaluation's line."""
-    words = _WORDS.sub(" ", text[: text.lower().find("loss") + 4][:_MAX_KEY])
-    return "" if _NO_TRAINING.search(words) else words
+    wording = _NOT_LETTERS.sub(" ", text[: text.lower().find("loss") + 4][:_MAX_KEY])
+    return "" if _NO_TRAINING.search(wording) else wording
 
 
 def _place(event: StepInferred) -> tuple[int, int] | None:

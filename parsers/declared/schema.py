@@ -187,12 +187,12 @@ class LineSpec(Struct, frozen=True, kw_only=True):
         """
         expressions = (_ANY_DIGIT.sub("", text) for text in (self.regex, self.location, *self.extras))
         meanings = (word for how in self.reads.values() if isinstance(how, Mapping) for word in how)
-        words = self.where.values() if self.line else self.fields
+        names = self.where.values() if self.line else self.fields
         return (
             self.failed is not None
             or isinstance(self.reads.get("failure"), str)
             or any("{" in value for value in self.sets.values() if isinstance(value, str))
-            or any(map(_OWN_DIGIT.search, (self.line, *expressions, *meanings, *words)))
+            or any(map(_OWN_DIGIT.search, (self.line, *expressions, *meanings, *names)))
         )
 
     def problems(self) -> Iterator[tuple[str, str]]:

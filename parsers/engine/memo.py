@@ -53,7 +53,7 @@ class Memo:
         self.scanner = scanner
         self.used = used
         self._shapes: dict[bytes, Known] = {}
-        self._carriers = set[bytes]()
+        self._carrying = set[bytes]()
         """Shapes of lines that may carry other lines or parts of them."""
         self._any_width: dict[bytes, Shape] = {}
         """The first of the shapes that differ only in the widths of their numbers, by the shape with one digit per
@@ -67,7 +67,7 @@ class Memo:
         shapes = data.translate(SHAPE).split(b"\n")
         get = self._shapes.get
         known = [get(shape, _NEW) for shape in shapes]
-        carries = bool(self._carriers) and not self._carriers.isdisjoint(shapes)
+        carries = bool(self._carrying) and not self._carrying.isdisjoint(shapes)
         if _NEW in known:
             new = [index for index, entry in enumerate(known) if entry is _NEW]
             carries |= self._search(shapes, known, new)
@@ -85,7 +85,7 @@ class Memo:
                 self._count(len(shape))
                 self._shapes[shape] = entry
                 if carries:
-                    self._carriers.add(shape)
+                    self._carrying.add(shape)
         for index in new:
             known[index] = distinct[shapes[index]]
         return found
@@ -95,7 +95,7 @@ class Memo:
         if self._bytes > _MAX_BYTES:
             self._shapes.clear()
             self._any_width.clear()
-            self._carriers.clear()
+            self._carrying.clear()
             self._bytes = size
 
     def learn(self, shape: Shape, raw: bytes, asked: int, answer: Sequence[tuple[str, object]]) -> None:

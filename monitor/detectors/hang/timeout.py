@@ -141,7 +141,7 @@ class _Phase:
         self.silences, self.predicted = state.learned.silences, state.attempt.pace.predicted()
         self.interval = state.attempt.log_interval or state.attempt.topology.log_interval or state.learned.log_interval
         """Iterations per line: of this attempt, as printed, or of the attempt before."""
-        self.dicts_alone = (
+        self.only_dicts = (
             state.attempt.step_source == "trainer"
             and state.attempt.trainer.total is None
             and not self.state.learned.checkpoints.saves
@@ -257,7 +257,7 @@ class _Phase:
                 f"{_HICCUP_FACTOR:g} x the longest gap of the last 50",
             ),
             self.with_rollout(expected) if attempt.trainer.generates else None,
-            self.unannounced(expected) if self.dicts_alone else None,
+            self.unannounced(expected) if self.only_dicts else None,
             Timeout(settings.minimum, expected, "the minimum"),
         )  # fmt: skip
 
@@ -276,7 +276,7 @@ class _Phase:
             if trainer and len(self.silences.values("training")) >= _MIN_SILENCES:  # only dicts: no line has the step
                 evaluating = self.first("evaluating")
                 trained, evaluated = self.learned("training") or evaluating, self.learned("evaluating") or evaluating
-                return _longest(trained, evaluated, self.unannounced(None) if self.dicts_alone else None)
+                return _longest(trained, evaluated, self.unannounced(None) if self.only_dicts else None)
             return self.first("training", None, "no iteration time known yet")
         if known is not None:
             return Timeout(max(minimum, 5 * first * known), first * known, "5 x the first iteration")
