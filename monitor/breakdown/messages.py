@@ -66,11 +66,6 @@ def _unexplained(found: Attribution) -> str:
     return f"the log's timers name no single cause: of the added time {parts}"
 
 
-def advice(found: Attribution | None) -> str:
-    """Return what to examine first."""
-    return advice_for("slowdown", "unknown" if found is None else found.cause)
-
-
 def evidence(found: Attribution | None, before: Profile | None) -> dict[str, Any]:
     """Return figures for programs, in seconds per iteration. `cause` is one of attribution.Cause."""
     if found is None:
@@ -90,9 +85,13 @@ def evidence(found: Attribution | None, before: Profile | None) -> dict[str, Any
 _NOT_KNOWN = "a profile of a few slow iterations (torch.profiler, py-spy) can show it"
 
 
-def no_timers(format_name: str | None) -> str:
-    """Return that the log prints no timers, and how the program can print them."""
-    return f"the log has no timers that show the cause: {_timers(format_name)}"
+def explained(found: Attribution | None, format_name: str | None) -> list[str]:
+    """Return what took the added time and what to examine first; without timers, how the program can print them."""
+    if found is None:
+        return [f"the log has no timers that show the cause: {_timers(format_name)}", advice_for("slowdown", "unknown")]
+    known = BY_NAME.get(format_name or "") if found.cause == "communication" else None
+    which = f"; {known.timers_of_ranks} shows which" if known is not None and known.timers_of_ranks else ""
+    return [sentence(found), advice_for("slowdown", found.cause) + which]
 
 
 def _timers(format_name: str | None) -> str:
@@ -100,9 +99,3 @@ def _timers(format_name: str | None) -> str:
     if known is not None:
         return known.timers
     return next((found.timers for found in built_in() if found.name == format_name), "") or _NOT_KNOWN
-
-
-def of_ranks(format_name: str | None) -> str:
-    """Return the option that distinguishes the ranks. Empty: the program has none."""
-    known = BY_NAME.get(format_name or "")
-    return f"; {known.timers_of_ranks} shows which" if known is not None and known.timers_of_ranks else ""

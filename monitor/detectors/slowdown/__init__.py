@@ -51,10 +51,8 @@ def _layout_of(state: RunState, step: Step) -> str:
     return "/".join("?" if size is None else str(size) for size in sizes)
 
 
-def begin_segment(state: RunState, memory: SlowdownMemory, track: Level, step: Step) -> bool:
-    """Compare an attempt with the ones before it, because its level is now known. Return True: launch_blocking.py
-    compares it, too.
-    """
+def begin_segment(state: RunState, memory: SlowdownMemory, track: Level, step: Step) -> None:
+    """Compare an attempt with the ones before it, because its level is now known."""
     assert track.value is not None
     key, at, iteration = _layout_of(state, step), step.at, step.iteration
     segment = Segment(
@@ -72,10 +70,8 @@ def begin_segment(state: RunState, memory: SlowdownMemory, track: Level, step: S
             memory.shift = None
         else:
             shift.level = track.value
-        return True
-    if previous and not (key.strip("?/") == "" and _begins_anew(state, step)):
+    elif previous and not (key.strip("?/") == "" and _begins_anew(state, step)):
         _compare(memory, track, segment, previous, at)
-    return True
 
 
 def _previous_segments(memory: SlowdownMemory, segment: Segment) -> list[Segment]:
@@ -153,9 +149,8 @@ def _explain(state: RunState, memory: SlowdownMemory, timed: TimerLine | None) -
     elif not shift.unsure:
         window.trim(further=1)
         if window.onset != shift.onset:
-            drifted = shift.reason == "drift"
             others = other_attempts(memory) if shift.reason == "launch" else None
-            window.shifted(shift.onset, drifted=drifted, before=others)
+            window.shifted(shift.onset, drifted=shift.reason == "drift", before=others)
         if timed is not None or window.found is None:
             return window.explain(timed, state.attempt.topology.pipeline_parallel_size)
     return False
@@ -184,7 +179,8 @@ def _take(
     if track.value is None or not look:
         return False  # nearly all steps of a healthy run end here
     if not known:
-        changed = begin_segment(state, memory, track, step)
+        begin_segment(state, memory, track, step)
+        changed = True  # launch_blocking.py compares it, too
     else:
         if track.seen % levels.MARK_EVERY == 0:
             renew_segment(memory, track)

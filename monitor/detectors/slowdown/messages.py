@@ -41,10 +41,7 @@ def slower(state: RunState, memory: SlowdownMemory, shift: Shift, settings: Slow
         parts += [_nodes_of(memory), _clocks_of(memory, shift, evidence)]
     found = memory.window.found
     if found is not None or "cause" not in evidence:
-        format_name = state.attempt.format
-        parts.append(messages.no_timers(format_name) if found is None else messages.sentence(found))
-        apart = found is not None and found.cause == "communication"
-        parts.append(messages.advice(found) + (messages.of_ranks(format_name) if apart else ""))
+        parts += messages.explained(found, state.attempt.format)
         evidence.update(messages.evidence(found, memory.window.before))
     summary = "; ".join(part for part in parts if part)
     severity: Severity = "critical" if shift.stood and ratio >= 1 + settings.critical else "warning"

@@ -40,20 +40,13 @@ def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, setting
     """Compare a step with the level: shifted up, down, back, or drifted. A faster level becomes the normal one when
     most of the last steps show it, so that a return from it before is not a slowdown.
     """
-    shift, iteration, at = memory.shift, step.iteration, step.at
-    stood = shift is None or shift.stood
+    shift, changed = memory.shift, False
     if shift is None and not _suspect(track, settings):
-        return False if grows else _watch_drift(memory, track, iteration, at)  # nearly all calls end here
-    if shift is not None and not shift.unsure:
-        shift.lines += 1
-        shift.stood = shift.stood or _stands(memory, track, shift, step, settings)
-        if not shift.lines % levels.DRIFT:
-            level = median_high(track.values[-levels.DRIFT :])  # during the return it stays the same
-            shift.level = level if level - shift.base > math.log1p(settings.threshold) else shift.level
-        if shift.lines >= _ITERATIONS_TO_RESOLVE and _is_back(memory, track, shift, settings):
-            _return(memory, track, shift)
+        return False if grows else _watch_drift(memory, track, step)  # nearly all calls end here
+    if shift is not None:
+        changed = _follow(memory, track, shift, step, settings)
+        if memory.shift is None:
             return True
-    changed = shift is not None and shift.stood is not stood
     threshold = _GROWING if grows else settings.threshold
     size = shifted(track, needed(track.scale, threshold), threshold, SUM_LIMIT)
     if not size or (size < 0 and shift is None) or (size > 0 and _is_usual(memory, track, size)):
@@ -61,10 +54,20 @@ def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, setting
     if shift is None and 0 < size < math.log1p(_SETTLED) and _settles(track, step):
         memory.tracks[memory.key] = level_of(track.values[-_since(track) :], track.scale, track.unit)
         return changed
-    _take_shift(memory, track, iteration, at, size, settings)
-    if shift is None and memory.shift is not None:
-        memory.shift.stood = _stands(memory, track, memory.shift, step, settings)
+    _take_shift(memory, track, step, size, settings)
     return True
+
+
+def _follow(memory: SlowdownMemory, track: Level, shift: Shift, step: Step, settings: SlowdownSettings) -> bool:
+    """Add a step to the shift, and end the shift if the level has returned. Return True if it is notified from now."""
+    stood, shift.lines = shift.stood, shift.lines + 1
+    shift.stood = stood or _stands(memory, track, shift, step, settings)
+    if not shift.lines % levels.DRIFT:
+        level = median_high(track.values[-levels.DRIFT :])  # during the return it stays the same
+        shift.level = level if level - shift.base > math.log1p(settings.threshold) else shift.level
+    if shift.lines >= _ITERATIONS_TO_RESOLVE and _is_back(memory, track, shift, settings):
+        _return(memory, track, shift)
+    return shift.stood is not stood
 
 
 def _stands(memory: SlowdownMemory, track: Level, shift: Shift, step: Step, settings: SlowdownSettings) -> bool:
@@ -75,7 +78,7 @@ def _stands(memory: SlowdownMemory, track: Level, shift: Shift, step: Step, sett
     return min(track.values[-_LAST_SLOW:]) - shift.base > (shift.level - shift.base) / 2
 
 
-def _watch_drift(memory: SlowdownMemory, track: Level, iteration: int, at: float) -> bool:
+def _watch_drift(memory: SlowdownMemory, track: Level, step: Step) -> bool:
     """Compare the median of the last steps with the best one of the run."""
     drift = track.drifted()
     if drift is None or track.best is None:
@@ -87,7 +90,7 @@ def _watch_drift(memory: SlowdownMemory, track: Level, iteration: int, at: float
         last = track.values[-min(_NORMAL, levels.DRIFT << len(memory.flaps)) :]
         if sum(x - track.best <= drift / 2 for x in last) > len(last) // _SLOW_DIVISOR:
             return False
-    memory.shift = Shift(iteration, at, track.best, track.best + drift, "drift")
+    memory.shift = Shift(step.iteration, step.at, track.best, track.best + drift, "drift")
     return True
 
 
@@ -182,20 +185,18 @@ def _since(track: Level, up: bool = True) -> int:
     return max(3, min(levels.RECENT, track.seen - begun + 1 if onset is not None else 0))
 
 
-def _take_shift(
-    memory: SlowdownMemory, track: Level, iteration: int, at: float, size: float, settings: SlowdownSettings
-) -> None:
+def _take_shift(memory: SlowdownMemory, track: Level, step: Step, size: float, settings: SlowdownSettings) -> None:
     """Begin or enlarge the incident of a new level, and learn the level from the values after the onset."""
     assert track.value is not None
     since = _since(track, size > 0)
     onset = track.up_since if size > 0 else track.down_since
-    onset = iteration if onset is None else onset
+    onset = step.iteration if onset is None else onset
     level, shift = track.value + size, memory.shift
-    new = Shift(onset, at, track.value, level, "shift", before=track.before(since))
+    new = Shift(onset, step.at, track.value, level, "shift", before=track.before(since))
     if size > 0:
         new.lines = since
-        if shift is None or shift.unsure:
-            memory.shift = new
+        if shift is None:
+            memory.shift, new.stood = new, _stands(memory, track, new, step, settings)
         elif track.seen <= _SAME_SHIFT or level - shift.base < 2 * (shift.level - shift.base):
             shift.level = level  # the same problem, still growing
         else:
