@@ -230,7 +230,7 @@ class Evaluator:
         elif placed.proof == "plausible" and not (
             placed.dated or state.attempt.phase in ENDED or state.progress_at is None
         ):
-            at = max(run.clock, state.progress_at + self._lawful_silence(run, placed))
+            at = max(run.clock, state.progress_at + hang.lawful(state, type(placed.event), self._hang))
             run.pass_over(at)
         return transitions + self.pass_until(run, at)
 
@@ -240,14 +240,10 @@ class Evaluator:
         if state.attempt.phase in ENDED or state.progress_at is None:
             return False
         if placed.proof == "plausible":
-            return placed.at <= state.progress_at + self._lawful_silence(run, placed)
+            return placed.at <= state.progress_at + hang.lawful(state, type(placed.event), self._hang)
         if placed.proof == "no_steps":
             return state.iterations_total == 0
         return placed.proof == "unknown" or 0 < placed.duration >= _OWN_TIME * (placed.at - state.progress_at)
-
-    def _lawful_silence(self, run: MonitoredRun, placed: TimedEvent) -> float:
-        """Return the normal maximum seconds before a line without a time."""
-        return hang.lawful(run.state, type(placed.event), self._hang)
 
     def pass_until(self, run: MonitoredRun, until: float) -> list[Transition]:
         """Let time pass without a line: evaluate each deadline at its instant, or at the last line if that is later."""

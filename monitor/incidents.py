@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from megatron_monitor.detectors import RULES
-from megatron_monitor.detectors.base import RANK, Finding, Severity, duration, stated
+from megatron_monitor.detectors.base import CLEAR, RANK, Finding, Severity, duration, stated
 from megatron_monitor.incident_events import IncidentEvents
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
@@ -127,14 +127,13 @@ def judge(
 ) -> list[Transition]:  # fmt: skip
     """Update the incidents by the findings of an evaluation, by kind. Return the transitions in order."""
     firing = {kind: finding for kind, finding in findings.items() if finding.state == "firing"}
-    unknown = {kind for kind, finding in findings.items() if finding.state == "unknown"}
     book.over = {labels: at for labels, at in book.over.items() if now - at < _SHOWN}
     tick = _Tick(book, state, now, events)
     out: list[Transition] = []
     firing = {kind: finding for kind, finding in firing.items() if _superseded(kind, firing, book) is None}
     for kind, finding in firing.items():
         out += tick.fires(kind, finding, repeat_interval)
-    for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
+    for kind in [kind for kind in book.open if kind not in firing and findings.get(kind, CLEAR).state != "unknown"]:
         by = _superseded(kind, firing, book)
         if by is not None or not tick.lingers(kind, over=not findings):
             out.append(tick.resolve(kind, by))

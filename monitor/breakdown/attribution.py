@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 from msgspec import Struct, field
 
-from megatron_monitor.breakdown.profile import OUTSIDE, WHOLE, Profile, RankSpan
+from megatron_monitor.breakdown.profile import OUTSIDE, WHOLE, Profile
 from megatron_monitor.parsers.timers import timer
 from megatron_monitor.statistics.median import median
 
@@ -145,13 +145,10 @@ def _name_rank(out: Attribution, before: Profile, during: Profile) -> bool:
 
 
 def _growth(part: str, before: Profile, during: Profile) -> Growth:
+    """Return the growth of a category, with the standard error of the difference of its two medians."""
     old, new = before.parts[part], during.parts[part]
-    return Growth(part, new.low - old.low, new.high - old.high, _error(old, before.lines, new, during.lines))
-
-
-def _error(old: RankSpan, before: int, new: RankSpan, during: int) -> float:
-    """Return the standard error of the difference of two medians."""
-    return _MEDIAN_ERROR * math.sqrt(old.spread**2 / before + new.spread**2 / during)
+    error = _MEDIAN_ERROR * math.sqrt(old.spread**2 / before.lines + new.spread**2 / during.lines)
+    return Growth(part, new.low - old.low, new.high - old.high, error)
 
 
 def _explains(seconds: float, added: float, growth: Growth) -> bool:

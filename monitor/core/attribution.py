@@ -248,7 +248,7 @@ class Attribution:
             return True
         run, gap = source.run, 0.0
         if run is not None:
-            gap = (run.state.attempt.pace.predicted() or 0.0) * (run.state.attempt.log_interval or 1)
+            gap = run.state.attempt.expected_gap or 0.0
         waited = now - self._waiting[source.name]
         return not 0.0 <= waited < min(max(_MIN_SILENCE, _GAPS * gap), 5 * HELD_SECONDS)
 
@@ -294,7 +294,7 @@ class Attribution:
         last = run.state.attempt.last_iteration if run is not None else None
         if run is None or last is None or len(steps) < _SEVERAL:
             return False
-        near = _SEVERAL * (run.state.attempt.log_interval or 1)
+        near = _SEVERAL * run.state.attempt.every
         first_seen = min(run.state.copies.seen, default=last)
         return all(number > last + near or number < first_seen - near for number in steps)
 

@@ -42,6 +42,11 @@ class Finding(Struct, frozen=True):
 CLEAR, UNKNOWN = Finding("clear"), Finding("unknown")
 
 
+def ahead(instant: float, now: float) -> float | None:
+    """Return the instant if it is still to come."""
+    return instant if instant > now else None
+
+
 class RuleSettings(Struct, frozen=True, kw_only=True):
     """Settings of every rule. Thresholds are constants in the rule's file, each with its reason."""
 

@@ -170,16 +170,16 @@ class CheckpointFailed(Rule):
         changed, number = False, state.attempt.number
         crashed = {end.number for end in state.ends if end.crashed}
         for save in list(self.pending):
-            if save.attempt == number and save.exception:
+            if save.attempt != number:
+                why = "the attempt ended during the save: the checkpoint may be incomplete"
+            elif save.exception:
                 if save.iteration is not None and step.iteration <= save.iteration:
                     continue  # the step before the save, from another file
                 why = save.exception
-            elif save.attempt == number and state.attempt.step_source == "trainer" and not save.scheduled:
+            elif state.attempt.step_source == "trainer" and not save.scheduled:
                 # The program prints no end of a save, and its loop waits for it.
                 changed = self._loop_done(state) or changed
                 break
-            elif save.attempt != number:
-                why = "the attempt ended during the save: the checkpoint may be incomplete"
             else:
                 save.lines += 1
                 save.seconds += (step.printed_seconds or 0.0) * step.interval

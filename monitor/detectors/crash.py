@@ -17,6 +17,7 @@ from megatron_monitor.detectors.base import (
     Rule,
     RuleSettings,
     Severity,
+    ahead,
     duration,
     missing_evidence,
     stated,
@@ -79,7 +80,7 @@ def due(state: RunState) -> float | None:
 def _expected(state: RunState) -> float:
     """Return the known seconds between two progress lines in the phase of the failure."""
     attempt = state.attempt
-    expected = (attempt.pace.predicted() or 0.0) * (attempt.log_interval or 1)
+    expected = attempt.expected_gap or 0.0
     before = state.phase_before
     longest = state.learned.silences.longest(before) if before in ("evaluating", "saving") else None
     return max(expected, longest or 0.0)
@@ -102,7 +103,7 @@ class Crash(Rule):
         if not state.live:
             return CLEAR
         if job_failed is not None and attempt.phase == "finished":
-            return _after_the_end(state, job_failed, next_check=_ahead(job_failed + _AFTER_PROOF, now))
+            return _after_the_end(state, job_failed, next_check=ahead(job_failed + _AFTER_PROOF, now))
         if (end := self._unreported(state)) is not None:
             return _replaced(end)
         if failure is None:
@@ -151,10 +152,6 @@ def _after_the_end(state: RunState, at: float, next_check: float | None) -> Find
     summary = f"training was complete after iteration {iteration}, then its job failed: {message}"
     evidence = {"failure": failure.failure, "message": failure.message, "line": failure.line} if failure else {}
     return Finding("firing", "warning", summary, evidence, onset=iteration, since=at, next_check=next_check)
-
-
-def _ahead(instant: float, now: float) -> float | None:
-    return instant if instant > now else None
 
 
 def _severity(failure: str, *, done: bool) -> Severity:

@@ -25,7 +25,7 @@ def _due(attempt: Attempt) -> float | None:
     if attempt.phase != "crashed" or failure is None or found.gone or not found.certain:
         return None
     last = max(failure.at, found.since or failure.at)
-    wait = _ITERATIONS * (attempt.pace.baseline or 0.0) * (attempt.log_interval or 1)
+    wait = _ITERATIONS * (attempt.pace.baseline or 0.0) * attempt.every
     return last + min(_MAXIMUM, max(_MINIMUM, wait))
 
 

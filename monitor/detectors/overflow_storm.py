@@ -98,11 +98,10 @@ class OverflowStorm(AttemptRule):
                 self.skipped = plus(self.skipped, step.new_skipped)
             if not step.counted:
                 continue
-            scale, known = step.loss_scale, self.level
-            is_scale = scale is not None and scale > 0 and (scale != 1.0 or known)
-            if not (is_scale or self.skipped or self.reason):
+            scale, known = step.loss_scale or 0.0, self.level
+            level = math.log2(scale) if scale > 0 and (scale != 1.0 or known) else None
+            if level is None and not (self.skipped or self.reason):
                 continue
-            level = math.log2(scale) if is_scale and scale else None
             # the lines of an engine do not show each level
             fall = max(0.0, known - level) if lines and known is not None and level is not None else 0.0
             minimum = program_of(attempt.format).minimum_loss_scale or _MINIMUM
@@ -147,7 +146,7 @@ class OverflowStorm(AttemptRule):
             self.level = math.log2(new)  # the next step shows no fall besides: the last scale may be another engine's
         self.signs.append(Sign(iteration, engine, 1, math.log2(old / new) if old > new > 0 else 0.0))
         at = attempt.step_timer.at if attempt.step_timer.at is not None else state.updated_at
-        return self._weigh(at, iteration, attempt.log_interval or 1)
+        return self._weigh(at, iteration, attempt.every)
 
     def _weigh(self, at: float, iteration: int, every: int) -> bool:
         """Count the signs of the last iterations. Return True if the finding may have changed."""
@@ -213,7 +212,7 @@ class OverflowStorm(AttemptRule):
         if not self.reason:
             return CLEAR
         attempt, scale = state.attempt, state.attempt.latest.loss_scale
-        span = max(_SPAN, attempt.log_interval or 1)
+        span = max(_SPAN, attempt.every)
         before = 2.0**self.before if self.before else None
         severity: Severity = "critical" if self.reason == "minimum" or self.worst >= _CRITICAL else "warning"
         if self.reason == "declining" and self.healthy:

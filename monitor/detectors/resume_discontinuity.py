@@ -51,9 +51,8 @@ class ResumeDiscontinuity(Rule):
     lines: list[PrintedStep] = field(default_factory=list)
     """The lines of the run, thinned, without those of an attempt that did not continue."""
     attempt: int = 0
-    schedule: str | None = None
-    total: int | None = None
-    """Last iteration by the arguments."""
+    plan: tuple[str | None, int | None] = (None, None)
+    """Schedule and last iteration by the arguments."""
     found: list[dict[str, Any]] = field(default_factory=list)
     found_at: float = 0.0
     found_iteration: int | None = None
@@ -80,8 +79,8 @@ class ResumeDiscontinuity(Rule):
                     changed |= self._resumed(state, step)
                 elif self.found and step.at - self.found_at >= _SHOWN_SECONDS:
                     self.found, self.lines, changed = [], [], True
-                if self.schedule is None:
-                    self.schedule, self.total = attempt.topology.schedule, attempt.train_iterations
+                if self.plan[0] is None:
+                    self.plan = attempt.topology.schedule, attempt.train_iterations
             if self.attempt != attempt.number:
                 continue
             if self.awaited and rate is not None and iteration:
@@ -100,9 +99,9 @@ class ResumeDiscontinuity(Rule):
     def _resumed(self, state: RunState, step: Step) -> bool:
         """Compare the first step of an attempt. Return True if the finding has changed."""
         had, plan = bool(self.found), (state.attempt.topology.schedule, state.attempt.train_iterations)
-        if plan != (self.schedule, self.total):
+        if plan != self.plan:
             self.lines = []
-        self.schedule, self.total = plan
+        self.plan = plan
         self.attempt, self.found, self.awaited = state.attempt.number, [], _COMPARED
         self._take(step, list(self._values(state, step)))
         if self.lines and step.iteration <= self.lines[0].iteration and not self.found:

@@ -115,7 +115,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, peak: float | None)
     """Fill in the values that follow from the seconds and the sizes."""
     attempt, seconds = state.attempt, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
-    printed = derived.printed_tflops(state) if attempt.whole_lines else None
+    printed = derived.printed_tflops(state) if attempt.step_source == "iteration" else None
     if steady is not None and steady.tflops.seen:  # the last line's figure is used for runs without steady iterations
         printed = steady.tflops.median
     computed = None

@@ -141,7 +141,7 @@ def _see_mark(state: RunState, mark: SetupMark, context: EventContext) -> Seen:
     first = known is None and not is_written_before(attempt, context)
     if first and crashed and attempt.unconfirmed and not attempt.iterations:
         return "first mark, unconfirmed failure"
-    if counted_in(state, context.source) or (known is not None and known != mark.stamp):
+    if counted_in(state, context.source) or known not in (None, mark.stamp):
         return "mark of another stream" if _is_delayed(attempt, mark, context) else "mark again"
     # an equal mark without a time in the same file, after an end, belongs to another attempt
     if mark.timeless and f"{mark.kind} {context.source}" in attempt.boundaries and crashed and not attempt.unconfirmed:
@@ -274,7 +274,7 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
     again = _is_over(attempt) and cursor is not None and iteration < (cursor.last_iteration or 0)
     if known and not again and state.copies.is_copy(event, source, attempt.number):
         return "copy of a step"
-    if not known and last is not None and iteration == last + (attempt.log_interval or 1):
+    if not known and last is not None and iteration == last + attempt.every:
         return "new step"
     return _see_another(state, iteration) or _see_order(state, event, source, counted=counted)
 
@@ -364,7 +364,7 @@ def _see_another(state: RunState, iteration: int) -> Seen | None:
     """
     attempt, ends = state.attempt, state.ends
     last, most = attempt.last_iteration, _AHEAD * (attempt.log_interval or state.learned.log_interval or 1)
-    if last is None or not ends or iteration == last + (attempt.log_interval or 1):
+    if last is None or not ends or iteration == last + attempt.every:
         return None
     state.mixed |= _continues_another(state, iteration, last, most)
     if iteration > last or not state.mixed:

@@ -277,13 +277,13 @@ def _fatal(rows: Sequence[Evidence], *, leaving: bool) -> list[Evidence]:
     """
     ended = any(row.sort in ("terminated", "left") for row in rows)
     known = [row for row in rows if row.sort in ("failure", "watchdog", "traceback")]
-    found = [row for row in known if (row.fatal or ended) and not (leaving and _is_harmless(row))]
+    found = [
+        row
+        for row in known
+        if (row.fatal or ended) and not (leaving and (row.helper or (row.consequence and not row.fatal)))
+    ]
     bad = [row for row in rows if row.sort == "exit" and row.exit_code != 0]
     return found + bad
-
-
-def _is_harmless(row: Evidence) -> bool:
-    return row.helper or (row.consequence and not row.fatal)
 
 
 def _holds(row: Evidence) -> bool:

@@ -229,13 +229,12 @@ def pass_by(attempt: Attempt, at: float, stream: str = "", *, step: bool) -> Non
     `step`: the progress is a step. One step within the usual interval may have been delayed, and so may all steps in
     another file that is read later. Other progress may come after the end.
     """
-    if any(row.output_follows for row in attempt.evidence):
-        return
     if not attempt.evidence:
         attempt.collectives.clear()
         return
-    usual = attempt.pace.predicted()
-    expected = math.inf if usual is None else usual * (attempt.log_interval or 1)
+    if any(row.output_follows for row in attempt.evidence):
+        return
+    expected = math.inf if attempt.expected_gap is None else attempt.expected_gap
     attempt.evidence = [
         replace(row, passed_at=at)
         for row in attempt.evidence

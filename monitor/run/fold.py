@@ -100,7 +100,7 @@ def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: 
         attempt.progress_clock = clock
     elif kind in STEP:
         stamped = attempt.stamped_at
-        near = stamped is not None and state.iterations_total - stamped <= (attempt.log_interval or 1)
+        near = stamped is not None and state.iterations_total - stamped <= attempt.every
         attempt.progress_clock = state.log_clock_last if near else None
 
 
@@ -188,7 +188,7 @@ def _learn(state: RunState, before: Phase, kind: str, event: Event, seconds: flo
     elif phase is not None and phase not in ENDED:
         state.learned.silences.learn(kind if phase == before else phase, seconds)
         if kind == phase == attempt.phase == "training":
-            expected = (attempt.pace.predicted() or 0.0) * (attempt.log_interval or 1)
+            expected = attempt.expected_gap or 0.0
             if expected > 0:
                 attempt.gap_ratios.add(seconds / expected)
 
@@ -221,7 +221,7 @@ def _larger(known: int | None, new: int | None) -> int | None:
 
 
 def _on_timers(state: RunState, event: events.TimersReported, context: EventContext) -> bool:
-    state.attempt.timers.take(event, state.attempt.whole_lines)
+    state.attempt.timers.take(event, state.attempt.step_source == "iteration")
     if not PART_OF.keys().isdisjoint(event.timers):
         state.attempt.parts.note_printed(event)
     if event.speaker == "megatron" and not BETWEEN_STEPS.isdisjoint(event.timers):
@@ -246,12 +246,12 @@ def fold_timers(state: RunState, event: events.TimersReported, at: float) -> boo
         return False
     if at > state.updated_at:
         state.updated_at = at
-    state.attempt.timers.take(event, state.attempt.whole_lines)
+    state.attempt.timers.take(event, state.attempt.step_source == "iteration")
     return True
 
 
 def _on_overflow(state: RunState, event: events.OverflowSkipped, _context: EventContext) -> bool:
-    news = state.attempt.overflows.add_line(event, state.attempt.latest.iteration or 0, state.attempt.log_interval or 1)
+    news = state.attempt.overflows.add_line(event, state.attempt.latest.iteration or 0, state.attempt.every)
     state.overflows_total = plus(state.overflows_total, news)
     scale = event.new_loss_scale if event.new_loss_scale is not None else event.loss_scale
     if scale is not None:

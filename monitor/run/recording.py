@@ -73,7 +73,7 @@ def _amend(state: RunState, event: Event, when: float | None) -> None:
             history.add_validation(event.dataset, (where, when, attempt.number, result.loss))
     elif isinstance(event, TrainerLogged) and event.eval_loss is not None:
         history.add_validation("validation", (iteration, when, attempt.number, event.eval_loss))
-    elif history.steps.open and (not attempt.whole_lines or isinstance(event, ThroughputReported)):
+    elif history.steps.open and (attempt.step_source != "iteration" or isinstance(event, ThroughputReported)):
         last = history.steps.open[-1]
         if last[0] == iteration and last[2] == attempt.number:
             history.steps.open[-1] = _row(state, last[1])

@@ -110,10 +110,7 @@ class Silences(Struct):
 
     def learn(self, kind: str, seconds: float) -> None:
         """Add a silence within the progress timeout."""
-        known = self.good.get(kind)
-        if known is None:
-            known = self.good[kind] = Intervals()
-        known.add(seconds)
+        self.good.setdefault(kind, Intervals()).add(seconds)
 
     def forgive(self, kind: str, seconds: float, at: float) -> None:
         """Add a silence that was reported as a hang and ended in progress at the instant `at`."""

@@ -204,9 +204,15 @@ class Attempt:
         return [row for row in self.evidence if row.sort == "watchdog"]
 
     @property
-    def whole_lines(self) -> bool:
-        """True if one line has all values of a step, as the loop's own line does."""
-        return self.step_source == "iteration"
+    def every(self) -> int:
+        """The usual number of iterations between two lines; 1 if unknown."""
+        return self.log_interval or 1
+
+    @property
+    def expected_gap(self) -> float | None:
+        """Seconds between two lines by the predicted pace; None if unknown."""
+        seconds = self.pace.predicted()
+        return None if seconds is None else seconds * self.every
 
     @property
     def training_done(self) -> bool:

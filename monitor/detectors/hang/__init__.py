@@ -8,7 +8,7 @@ runs do not hang.
 from typing import Any
 
 from megatron_monitor.detectors import slowdown
-from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, missing_evidence, stated
+from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding, Rule, ahead, missing_evidence, stated
 from megatron_monitor.detectors.hang.timeout import HangSettings, Timeout, lawful, progress_timeout
 from megatron_monitor.run.job import evidence as job_evidence
 from megatron_monitor.run.phases import ENDED, PARTS, Phase
@@ -60,9 +60,7 @@ class Hang(Rule):
         if state.suspended:
             return UNKNOWN
         if killed_at is not None and state.live:
-            return _killed_at_exit(
-                attempt, killed_at, next_check=killed_at + _KILL_DELAY if now < killed_at + _KILL_DELAY else None
-            )
+            return _killed_at_exit(attempt, killed_at, next_check=ahead(killed_at + _KILL_DELAY, now))
         if since is None:
             return CLEAR
         allowed = progress_timeout(state, settings)

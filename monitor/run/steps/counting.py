@@ -42,7 +42,7 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     last = attempt.last_iteration
     first, outside = last is None, attempt.engine.gap.outside if attempt.step_source == "engine" else None
     # complete the timers of the report before
-    attempt.timers.close(last, outside[1] if outside else attempt.step_seconds, attempt.log_interval or 1)
+    attempt.timers.close(last, outside[1] if outside else attempt.step_seconds, attempt.every)
     delta = iteration - (last or 0)
     if last is None or delta != attempt.log_interval:
         delta = _interval(state, iteration)
@@ -56,8 +56,7 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     attempt.iterations += delta
     state.iterations_total += delta
     attempt.setup_events.clear()
-    if attempt.evidence or attempt.collectives:
-        pass_by(attempt, at, report.context.source, step=True)
+    pass_by(attempt, at, report.context.source, step=True)
     attempt.step_seconds, attempt.others = None, 0
     if report.passed is not None:
         state.add_seconds(report.passed)
@@ -233,7 +232,7 @@ def _after(state: RunState, iteration: int) -> tuple[Phase, str | None]:
 
 def _is_round(attempt: Attempt, iteration: int) -> bool:
     """Return True if a round number of steps comes before the next report."""
-    return (iteration + (attempt.log_interval or 1)) // _ROUND > (iteration - 1) // _ROUND
+    return (iteration + attempt.every) // _ROUND > (iteration - 1) // _ROUND
 
 
 def _may_save(state: RunState, iteration: int, every: int) -> bool:
@@ -241,7 +240,7 @@ def _may_save(state: RunState, iteration: int, every: int) -> bool:
     attempt = state.attempt
     if state.learned.checkpoints.saves or attempt.topology.saves is False or attempt.save.iteration is not None:
         return False
-    return (iteration + (attempt.log_interval or 1) - 1) // every > (iteration - 1) // every
+    return (iteration + attempt.every - 1) // every > (iteration - 1) // every
 
 
 def _ends_epoch(attempt: Attempt, iteration: int) -> bool:

@@ -71,7 +71,7 @@ def _fold_step(state: RunState, event: EngineStepLogged, number: int, context: E
     if seconds is not None and latest.seconds_per_iteration is None:  # another line of the same step
         latest.seconds_per_iteration = seconds
         first = attempt.first_iteration == number
-        count = 1 if first else attempt.log_interval or 1
+        count = 1 if first else attempt.every
         record_seconds(state, StepReport(number, seconds, context), count, first=first)
     return False
 

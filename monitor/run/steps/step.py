@@ -83,7 +83,7 @@ def add_step(
         iteration=latest.iteration or 0,
         at=state.updated_at if attempt.step_timer.at is None else attempt.step_timer.at,
         counted=counted,
-        interval=attempt.log_interval or 1,
+        interval=attempt.every,
         finished=attempt.iterations,
         seconds=attempt.step_seconds,
         printed_seconds=latest.seconds_per_iteration,
