@@ -6,7 +6,7 @@ back while `take` polls. The states of partitions are read in other threads.
 
 import json
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +59,7 @@ class Member(Service):
         self._shards: dict[int, Shard] = {}
         self._reopen: dict[int, float] = {}
         self._reported: dict[str, float] = {}  # warning -> monotonic time until which it is shown
-        self._past_counts = MonitorCounts()  # of shards that this member had before
-        self._counts: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        self._counts = MonitorCounts()  # of this member, and of shards that it had before
         self._joined = self._expelled = False
         self._consumer: Any = None
 
@@ -115,7 +114,7 @@ class Member(Service):
         for name, series in self._shards.pop(partition).close(save=save).values.items():
             if name.endswith("_total"):
                 for labels, value in series.items():
-                    self._past_counts.add(name.removeprefix("megatron_monitor_"), *labels, by=value)
+                    self._counts.add(name.removeprefix("megatron_monitor_"), *labels, by=value)
         _log.info("kafka: partition %d is closed", partition)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ class Member(Service):
             bounds = self._consumer.get_watermark_offsets(TopicPartition(self._topic, shard.partition), cached=True)
             if bounds and (low := bounds[0]) > shard.next:
                 self._warn(f"records {shard.next} to {low - 1} of partition {shard.partition} were deleted unread")
-                self._counts["kafka_records_total", "lost"] += low - shard.next
+                shard.core.counts.add("kafka_records_total", "lost", by=low - shard.next)
         at = round(self._clock.wall() * 1e9) if kind == TIMESTAMP_NOT_AVAILABLE else stamp * 10**6
         shard.handle_record(offset, message.key(), message.value(), headers_of(message), at)
 
@@ -190,12 +189,12 @@ class Member(Service):
             if shard is None:
                 continue
             end = max(partition["hi_offset"], 0)
-            self._counts["kafka_lag", name] = max(0, end - shard.next) if shard.open else end
+            shard.lag = max(0, end - shard.next) if shard.open else end
             if leader is not None and leader["state"] == "UP" and shard.open and shard.next >= end:
                 shard.contact_at = max(shard.contact_at, self._clock.monotonic() - leader["rxidle"] / 1e6)
 
     def _error(self, error: KafkaError) -> None:
-        self._counts["kafka_errors_total", error.name()] += 1.0
+        self._counts.add("kafka_errors_total", error.name())
         if error.code() == KafkaError._TRANSPORT:
             return  # one of several brokers; _ALL_BROKERS_DOWN follows if none is left
         self._warn(error.str())
@@ -218,8 +217,8 @@ class Member(Service):
         return [(shard.core, shard.now()) for shard in self.shards]
 
     def show(self, snapshots: list[Snapshot]) -> list[Snapshot]:
-        """Add the counts of partitions that this member had before."""
-        return [*snapshots, Snapshot(at=0.0, monitor=self._past_counts.frozen(), ready=True)]
+        """Add the counts of this member, and of partitions that it had before."""
+        return [*snapshots, Snapshot(at=0.0, monitor=self._counts.frozen(), ready=True)]
 
     @property
     def ready(self) -> bool:  # type: ignore[override]
@@ -248,18 +247,14 @@ class Member(Service):
         return ". ".join(f"Kafka: {problem}" for problem in shown)
 
     def count(self, counts: MonitorCounts) -> None:
-        """Count this member's partitions and the records by outcome."""
-        for shard in self._shards.values():
-            for outcome, count in shard.counts.items():
-                self._counts["kafka_records_total", outcome] += count
-            shard.counts.clear()
+        """Count this member's partitions and their unread records."""
         judging = len(self.shards)
         counts.set("kafka_partitions", judging, "judging")
         counts.set("kafka_partitions", len(self._shards) - judging, "opening")
         counts.clear("kafka_lag")
-        for (name, *labels), value in self._counts.items():
-            if name != "kafka_lag" or int(labels[0]) in self._shards:
-                counts.set(name, value, *labels)
+        for partition, shard in self._shards.items():
+            if shard.lag is not None:
+                counts.set("kafka_lag", shard.lag, str(partition))
 
     def configure(self, config: Config) -> None:
         """Use another configuration: each partition is closed and opened again."""

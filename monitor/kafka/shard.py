@@ -8,7 +8,6 @@ times at which the records were written, until all are read. Records from before
 """
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2s
@@ -86,7 +85,7 @@ class Shard:
         self.caught_up = False  # the partition was read to its end once
         self.refused: dict[str, str] = {}  # run -> why its records are skipped; a person must act
         self.unnamed = ""  # labels of lines that name no run
-        self.counts: Counter[str] = Counter()  # records by outcome since the last `Member.count`
+        self.lag: int | None = None  # records that were not read at the last statistics
 
     # --- begin and end ----------------------------------------------------------------------------------------------
 
@@ -219,7 +218,7 @@ class Shard:
                 self._agents.note(agent, min(until, arrived), arrived, heartbeat=is_heartbeat)
             if outcome == "unnamed":
                 self.unnamed = ", ".join(f"{name}={text}" for name, text in stream.labels.items())[:300] or "no labels"
-        self.counts[outcome] += 1
+        self.core.counts.add("kafka_records_total", outcome)
 
     def _origin(self, labels: tuple[tuple[str, str], ...], run: str) -> Origin:
         return origin_of(dict(labels), "", self._config.runs, run)
@@ -254,7 +253,7 @@ class Shard:
             self._place.written[name] = max(self._place.written.get(name, 0.0), min(at / 1e9, self._clock.wall()))
 
     def _skip(self, outcome: str, offset: int, reason: str) -> None:
-        self.counts[outcome] += 1
+        self.core.counts.add("kafka_records_total", outcome)
         self._skips += 1
         if self._skips <= _MAX_SKIPS_LOGGED:
             _log.warning("kafka: %s: the record at offset %d is skipped: %s", self._mount, offset, reason)
