@@ -61,9 +61,8 @@ class Discord(Hook, frozen=True, kw_only=True, tag_field="type", tag="discord"):
 
     def content(self, message: Transition) -> Any:
         """Return the body of the POST."""
-        text = f"{_fenced(message)}\n{_links(message)}"
-        embed = {"title": texts.title(message), "description": text, "color": _COLOURS[_look(message)]}
-        return {"embeds": [embed], "allowed_mentions": {"parse": []}}
+        shown = {"title": texts.title(message), "description": _markdown(message), "color": _COLOURS[_look(message)]}
+        return {"embeds": [shown], "allowed_mentions": {"parse": []}}
 
 
 class Mattermost(Hook, frozen=True, kw_only=True, tag_field="type", tag="mattermost"):
@@ -71,7 +70,7 @@ class Mattermost(Hook, frozen=True, kw_only=True, tag_field="type", tag="matterm
 
     def content(self, message: Transition) -> Any:
         """Return the body of the POST."""
-        title, text = texts.title(message), f"{_fenced(message)}\n{_links(message)}"
+        title, text = texts.title(message), _markdown(message)
         return {"attachments": [{"fallback": title, "title": title, "text": text, "color": _web_colour(message)}]}
 
 
@@ -82,13 +81,11 @@ def _text(message: Transition) -> str:
     return text if len(units) <= 2 * _TEXT else units[: 2 * _TEXT - 6].decode("utf-16-le", "ignore") + "..."
 
 
-def _fenced(message: Transition) -> str:
-    """Return the text as a block of code, in which Markdown has no effect."""
-    return "```\n{}\n```".format(_text(message).replace("```", "'''"))
-
-
-def _links(message: Transition) -> str:
-    return " | ".join(f"[{name}](<{address}>)" for name, address in message.links.items())
+def _markdown(message: Transition) -> str:
+    """Return the text as a block of code, in which Markdown has no effect, and the links."""
+    code = _text(message).replace("```", "'''")
+    links = " | ".join(f"[{name}](<{address}>)" for name, address in message.links.items())
+    return f"```\n{code}\n```\n{links}"
 
 
 def _line_of_card(text: str, **properties: str) -> dict[str, Any]:

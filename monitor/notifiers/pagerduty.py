@@ -33,9 +33,10 @@ class PagerDuty(Posting, frozen=True, kw_only=True, tag_field="type", tag="pager
 
 def _event(message: Transition) -> dict[str, Any]:
     since = message.time if message.since is None else message.since
+    own = message.event not in ("", UNWATCHED)  # else each incident is notified and has an id of its own
     return {
         "event_action": "trigger" if message.status == "firing" else "resolve",
-        "dedup_key": _identity(message),
+        "dedup_key": message.event if own else f"{message.event} {message.run} {message.incident}".strip(),
         "payload": {
             "summary": texts.shortened(f"{texts.title(message)}: {texts.summary(message)}", _MAX_SUMMARY),
             "source": message.run,
@@ -47,9 +48,3 @@ def _event(message: Transition) -> dict[str, Any]:
         "links": [{"href": address, "text": name} for name, address in message.links.items()],
         "client": "megatron-monitor",
     }
-
-
-def _identity(message: Transition) -> str:
-    """Return the id of the event. Incidents without their own event, each of which is notified, have their own id."""
-    own = message.event not in ("", UNWATCHED)
-    return message.event if own else f"{message.event} {message.run} {message.incident}".strip()

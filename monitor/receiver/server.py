@@ -84,17 +84,15 @@ class _Tenant:
 
     streams: dict[str, float] = field(default_factory=dict)  # name -> monotonic time of its last line, the oldest first
     runs: dict[str, float] = field(default_factory=dict)
-    bytes_left: float = 0.0
-    at: float = float("-inf")
+    paid_until: float = float("-inf")  # monotonic time; the quota of each second pays for its bytes
     requests: int = 0  # that are being answered
 
     def seconds_until_allowed(self, size: int, quota: int, now: float) -> float:
         """Charge `size` bytes and return 0, or return the seconds to wait. Ten seconds' quota may come at once."""
-        self.bytes_left = min(quota * 10.0, self.bytes_left + (now - self.at) * quota)
-        self.at = now
-        if self.bytes_left < min(size, quota):
-            return (min(size, quota) - self.bytes_left) / quota
-        self.bytes_left -= size
+        self.paid_until = max(self.paid_until, now - 10.0)
+        if (wait := min(size / quota, 1.0) - (now - self.paid_until)) > 0.0:
+            return wait
+        self.paid_until += size / quota
         return 0.0
 
     def is_within_quota(self, file: StreamFile, quota: ReceiverSettings, now: float) -> bool:

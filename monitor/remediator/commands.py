@@ -19,7 +19,7 @@ from typing import IO, Final
 
 from megatron_monitor.advice.record import ENDING, NOT_DONE, Execution, Record, Step
 from megatron_monitor.remediator.plan import RefusedError, drained, too_many_drained, trials_of
-from megatron_monitor.remediator.successors import QUEUE_FORMAT, QueueError, Successor, lost_option, successors
+from megatron_monitor.remediator.successors import QUEUE_FORMAT, Successor, lost_option, successors
 from megatron_monitor.run.job import OVER, WAITING
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobQuestion
@@ -229,10 +229,7 @@ class Slurm:
             raise LaterError(f"squeue: {found.message}")
         commands = (step.commands[0] for step in execution.steps if step.action == "resubmit" and step.commands)
         own = {" ".join(dropwhile(lambda word: word.startswith("-"), command[1:])) for command in commands}
-        try:
-            return successors(found.output.decode("utf-8", "replace"), job, own | {job.command}, but, ended)
-        except QueueError as error:
-            raise RefusedError(str(error)) from error
+        return successors(found.output.decode("utf-8", "replace"), job, own | {job.command}, but, ended)
 
     def _dump(self, execution: Execution, step: Step) -> tuple[bool, str]:
         at = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y%m%dT%H%M%SZ")

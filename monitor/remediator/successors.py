@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
+from megatron_monitor.remediator.plan import RefusedError
 from megatron_monitor.run.records import SlurmJob
 
 QUEUE_FORMAT: Final = "%A\t%F\t%K\t%r\t%E\t%S\t%j\t%Z\t%o"
@@ -21,10 +22,6 @@ _SHORT: Final = {
 }  # fmt: skip
 _SOON: Final = 120.0
 """Seconds after the end of a job in which a job that waited for it begins. Slurm then shows no dependency."""
-
-
-class QueueError(ValueError):
-    """A line of the queue cannot be read, so that a successor may be overlooked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +40,14 @@ def successors(
     """Return the jobs in `queue` (squeue's output in QUEUE_FORMAT) that continue `job`, except the job `but`.
 
     `commands` are those of the same training. `ended`: when the job ended by itself; a job that began in its directory
-    right after that counts as its continuation. Raises QueueError.
+    right after that counts as its continuation. Raises RefusedError for a line that cannot be
+    read, because a successor may be overlooked.
     """
     found: list[Successor] = []
     array_of, _, task = job.array_id.partition("_")
     for line in filter(None, queue.split("\n")):
         if len(fields := line.strip().split("\t")) < 9:
-            raise QueueError(f"squeue shows a job whose name ends a line: {line[:80]!r}")
+            raise RefusedError(f"squeue shows a job whose name ends a line: {line[:80]!r}")
         number, array, index, reason, dependency, start, *rest = fields
         # A name may hold tabs, too. What could be the directory or the command counts as such.
         texts = "\t".join(rest)
