@@ -60,33 +60,6 @@ def agent_at(path: str) -> str:
     return path.rpartition("/")[2].partition("~")[0]
 
 
-class AgentStates(NamedTuple):
-    """What is known now about the agents, to judge silence. Unix seconds."""
-
-    stale: Mapping[str, float]
-    """Agents without a recent heartbeat -> their last one."""
-    beating: frozenset[str]
-    """All agents that send heartbeats."""
-    states: Mapping[str, int]
-    """State -> number of agents: active, stale, or refused."""
-    behind: Mapping[str, float] = {}
-    """Agent -> seconds by which its clock is behind ours, if known."""
-    others_behind: float = 0.0
-    """The same for agents without heartbeat, because our clock was set in the meantime."""
-    observed_until: float | None = None
-    """The last instant at which a stale receiver was alive. No pushed stream is observed since then. None: it is not
-    stale.
-    """
-    shifts: Mapping[str, float] = {}
-    """Agent -> seconds by which its clock was set back."""
-    refused: Collection[str] = ()
-    """Those of `stale` whose lines the receiver refuses, as they report."""
-
-    def clock_offset(self, agent: str) -> float:
-        """Return the seconds to add to a time of the agent."""
-        return self.behind.get(agent, 0.0 if agent in self.beating else self.others_behind)
-
-
 class Agent(Struct, omit_defaults=True):
     """An agent that sends heartbeats."""
 
@@ -98,6 +71,32 @@ class Agent(Struct, omit_defaults=True):
     """Seconds by which its clock is behind the receiver's. None: unknown."""
     shift: float = 0.0
     """Seconds by which its clock was set back since its first heartbeat."""
+
+
+class AgentStates(NamedTuple):
+    """What is known now about the agents, to judge silence. Unix seconds."""
+
+    stale: Mapping[str, float]
+    """Agents without a recent heartbeat -> their last one."""
+    agents: Mapping[str, Agent]
+    """All agents that send heartbeats."""
+    states: Mapping[str, int]
+    """State -> number of agents: active, stale, or refused."""
+    others_behind: float = 0.0
+    """Seconds by which the clocks of agents without heartbeat are behind ours, which was set in the meantime."""
+    observed_until: float | None = None
+    """The last instant at which a stale receiver was alive. No pushed stream is observed since then. None: it is not
+    stale.
+    """
+    refused: Collection[str] = ()
+    """Those of `stale` whose lines the receiver refuses, as they report."""
+
+    def clock_offset(self, agent: str) -> float:
+        """Return the seconds to add to a time of the agent."""
+        if (known := self.agents.get(agent)) is None:
+            return self.others_behind
+        behind = known.behind or 0.0
+        return behind if abs(behind) > CLOCK_TOLERANCE else 0.0
 
 
 class AgentReport(Struct):
@@ -114,13 +113,8 @@ class AgentReport(Struct):
         """Return the states at `now` (Unix seconds) from a report of `age` seconds ago."""
         silent = {name: self.written_at - one.seen + age for name, one in self.agents.items()}
         stale = {name: now - seconds for name, seconds in silent.items() if seconds > LATE}
-        behind = {name: one.behind or 0.0 for name, one in self.agents.items()}
-        behind = {name: seconds for name, seconds in behind.items() if abs(seconds) > CLOCK_TOLERANCE}
         refused = [name for name in stale if self.written_at - self.agents[name].refused + age <= LATE]
         states = {
             "active": len(silent) - len(stale), "stale": len(stale) - len(refused), "refused": len(refused)
         }  # fmt: skip
-        return AgentStates(
-            stale, frozenset(self.agents), states, behind, self.others_behind, None,
-            {name: one.shift for name, one in self.agents.items() if one.shift}, refused,
-        )  # fmt: skip
+        return AgentStates(stale, self.agents, states, self.others_behind, None, refused)

@@ -37,7 +37,7 @@ class Observing:
         `states`: None if no stream is pushed. All read messages must be handled before.
         """
         self._states = states
-        beating, offset = states and states.beating, self._watched.wall_offset
+        beating, offset = states and states.agents.keys(), self._watched.wall_offset
         agents = {agent: min(at - offset, now) for agent, at in states.stale.items()} if states else {}
         until = states.observed_until if states else None
         receiver = min(until - offset, now) if until is not None else None
@@ -79,8 +79,8 @@ class Observing:
 
     def shift_of(self, source: Source) -> float | None:
         """Return the seconds by which the clock of a pushed stream's agent was set back; None without heartbeats."""
-        states, agent = self._states, _agent(source)
-        return states.shifts.get(agent, 0.0) if states is not None and agent in states.beating else None
+        agent = self._states.agents.get(_agent(source)) if self._states is not None else None
+        return None if agent is None else agent.shift
 
     def follow(self, run: Run, now: float) -> None:
         """Begin or end a gap in the run's coverage, depending on its streams."""

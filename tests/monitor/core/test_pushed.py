@@ -9,7 +9,7 @@ import pytest
 from megatron_monitor.config import load
 from megatron_monitor.core import Core, ordered
 from megatron_monitor.follow.messages import Restarted
-from megatron_monitor.pushed import AgentStates, path_of
+from megatron_monitor.pushed import Agent, AgentStates, path_of
 from megatron_monitor.receiver.labels import followed
 from tests.monitor.core.following import NOW, Following, arguments, step
 
@@ -52,11 +52,12 @@ class Pushed(Following):
         for _ in range(int(seconds)):
             self.notices = {node: at if node in self.silent else self.now + 1.0 for node, at in self.notices.items()}
             deaf = {node: at + self.core.wall_offset for node, at in self.silent.items()}
-            behind = dict.fromkeys(self.notices, self.core.wall_offset)
             until = None if self.receiver is None else self.receiver + self.core.wall_offset
             known = self.set_back is not None and self.now - self.set_back[0] >= 16.0
             shifts = {"node0": self.set_back[1]} if self.set_back is not None and known else {}
-            states = AgentStates(deaf, frozenset(self.notices), {}, behind, 0.0, until, shifts)
+            behind = self.core.wall_offset
+            agents = {node: Agent(0.0, behind=behind, shift=shifts.get(node, 0.0)) for node in self.notices}
+            states = AgentStates(deaf, agents, {}, observed_until=until)
             self.core.listen({}, self.now, states)
             super().wait(1)
 
@@ -391,7 +392,7 @@ def test_the_reason_is_that_the_receiver_refuses_the_lines() -> None:
     since = lab.now + lab.core.wall_offset
     for refused in (("node0",), ()):
         for _ in range(100):
-            lab.core.listen({}, lab.now, AgentStates({"node0": since}, frozenset({"node0"}), {}, refused=refused))
+            lab.core.listen({}, lab.now, AgentStates({"node0": since}, {"node0": Agent(0.0)}, {}, refused=refused))
             Following.wait(lab, 1)
         reasons += lab.core.runs["gpt"].state.unreadable.values()
     assert reasons == [

@@ -46,10 +46,10 @@ def test_a_report_that_is_no_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "agents.json"
     report = AgentReportFile(path, ManualClock(wall=1000.0))
     os.mkfifo(path)
-    assert report.states().beating == frozenset()
+    assert report.states().agents == {}
     path.unlink()
     path.symlink_to("/dev/zero")
-    assert report.states().beating == frozenset()
+    assert report.states().agents == {}
 
 
 def test_only_what_is_saved_is_stated_as_read(tmp_path: Path) -> None:
