@@ -42,10 +42,7 @@ def line_end(data: bytes, start: int) -> tuple[int, int]:
 class LineSplitter:
     """Holds the unfinished part of the last line."""
 
-    __slots__ = (
-        "_discarding", "_line", "_pending", "_pending_bytes", "_uncounted", "after_return", "max_line_bytes",
-        "raw_pending",
-    )  # fmt: skip
+    __slots__ = ("_left_out", "_line", "_pending", "_uncounted", "after_return", "max_line_bytes", "raw_pending")
 
     def __init__(self, line: int = 1, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._line = line
@@ -55,9 +52,9 @@ class LineSplitter:
         """Bytes fed since the last line end, with NULs and dropped bytes: a resume must read them again."""
         self.after_return = False
         r"""True if the last line ended in a bare `\r`: a `\n` that comes next belongs to the same line end."""
-        self._pending: list[bytes] = []
-        self._pending_bytes = 0
-        self._discarding = False
+        self._pending = bytearray()
+        self._left_out = 0
+        """Bytes of the unfinished line behind its first `max_line_bytes + 1`, which show that it is too long."""
 
     @property
     def line(self) -> int:
@@ -70,7 +67,7 @@ class LineSplitter:
     @property
     def pending(self) -> bytes:
         """The unfinished last line so far. Empty while a too long line is being dropped."""
-        return b"".join(self._pending)
+        return bytes(self._pending) if len(self._pending) <= self.max_line_bytes else b""
 
     def feed(self, chunk: bytes) -> list[Block | Discarded]:
         """Take the next bytes of the stream and return the lines that became complete."""
@@ -89,34 +86,22 @@ class LineSplitter:
         tail = data[last_end + 1 :]
         whole = memoryview(data)[start : last_end + 1]  # copied once, together with the pending part
         self.after_return = data.endswith(b"\r", start, last_end + 1)
-        head = b"".join(self._pending) + whole if self._pending and not self._discarding else bytes(whole)
-        out: list[Block | Discarded] = []
-        if self._discarding:
-            end, begin = line_end(head, 0)
-            out.append(Discarded(self._pending_bytes + end, self.line))
-            self._line = self.line + head.count(b"\n", end, begin)
-            head = head[begin:]
-        self._pending, self._pending_bytes, self._discarding = [], 0, False
-        out.extend(self._split_long(head))
+        out = self._split_long(b"".join((self._pending, whole)))
+        self._pending.clear()
         self._hold(tail)
         return out
 
     def flush(self) -> list[Block | Discarded]:
         """Return the unfinished last line as a complete one: the stream has ended."""
-        if self._discarding or self._pending_bytes:
-            return self.feed(b"\n")
-        return []
+        return self.feed(b"\n") if self._pending else []
 
     def _hold(self, part: bytes) -> None:
         if not part:
             return
         self.after_return = False
-        self._pending_bytes += len(part)
-        if self._discarding or self._pending_bytes > self.max_line_bytes:
-            self._discarding = True
-            self._pending = []
-        else:
-            self._pending.append(part)
+        kept = part[: self.max_line_bytes + 1 - len(self._pending)]
+        self._pending += kept
+        self._left_out += len(part) - len(kept)
 
     def _split_long(self, data: bytes) -> list[Block | Discarded]:
         out: list[Block | Discarded] = []
@@ -133,7 +118,8 @@ class LineSplitter:
             if position > block_start:
                 out.append(self._block(data[block_start:position]))
             end, begin = line_end(data, position)
-            out.append(Discarded(end - position, self.line))
+            out.append(Discarded(end - position + self._left_out, self.line))
+            self._left_out = 0
             block_start = position = begin
             self._line = self.line + data.count(b"\n", end, position)
         if block_start < len(data):
