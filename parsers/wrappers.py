@@ -235,18 +235,18 @@ def _iso(moment: object) -> str | None:
         return None
     while count > 1e11:  # milli-, micro-, nanoseconds
         count /= 1000
-    days, seconds = divmod(count, 86400)
-    hour, minute = divmod(int(seconds) // 60, 60)
-    return f"{date_after(int(days))}T{hour:02d}:{minute:02d}:{seconds % 60:09.6f}Z"
+    return unix_time(count, 6)
 
 
-def date_after(days: int) -> str:
-    """Return the Gregorian date of a number of days after 1970-01-01 (Hinnant, "chrono-Compatible Low-Level Date
-    Algorithms": years begin in March, so that the leap day is the last one).
+def unix_time(seconds: float, digits: int) -> str:
+    """Return Unix seconds as ISO 8601 with so many digits of a second, in the Gregorian calendar (Hinnant,
+    "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the last one).
     """
-    era, day = divmod(days + 719_468, 146_097)
+    days, rest = divmod(seconds, 86_400)
+    era, day = divmod(int(days) + 719_468, 146_097)
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * year + year // 4 - year // 100
     month = (5 * day + 2) // 153
     day -= (153 * month + 2) // 5
-    return f"{year + 400 * era + month // 10:04d}-{(month + 2) % 12 + 1:02d}-{day + 1:02d}"
+    date = f"{year + 400 * era + month // 10:04d}-{(month + 2) % 12 + 1:02d}-{day + 1:02d}"
+    return f"{date}T{int(rest) // 3600:02d}:{int(rest) // 60 % 60:02d}:{rest % 60:0{digits + 3}.{digits}f}Z"

@@ -14,7 +14,7 @@ from megatron_monitor.parsers.declared.failures import SIGNALS, device_bytes, na
 from megatron_monitor.parsers.engine import fields
 from megatron_monitor.parsers.engine.prefixes import iso_time
 from megatron_monitor.parsers.patterns import lazy
-from megatron_monitor.parsers.wrappers import MONTHS, date_after
+from megatron_monitor.parsers.wrappers import MONTHS, unix_time
 
 Convert = Callable[[str], Any]
 
@@ -42,6 +42,7 @@ _EXACT: Final = {
 _NUMBERS: Final = {"learning_rate", "lm_loss", "loss_scale", "grad_norm", LOSSES}
 _RATES: Final = {"samples_per_second", "tokens_per_second", "tokens_per_second_per_gpu"}
 _RATIOS: Final = {"mfu"}
+_YEAR_10000: Final = 253_402_300_800_000  # Unix milliseconds
 _SECONDS: Final = {"seconds_per_iteration", "elapsed_seconds", *PARTS}
 
 
@@ -86,7 +87,8 @@ def _unix(divisor: int) -> Convert:
         match = fields.LEADING_NUMBER.match(text)
         value = fields.finite(match[1]) if match else None
         milliseconds_ = None if value is None else fields.whole(value * 1000 / divisor)
-        return None if milliseconds_ is None else unix_time(milliseconds_)
+        known = milliseconds_ is not None and 0 <= milliseconds_ < _YEAR_10000
+        return unix_time((milliseconds_ or 0) / 1000, 3) if known else None
 
     return convert
 
@@ -141,16 +143,6 @@ def converter(target: str) -> tuple[str, Convert]:
         units = ", ".join(repr(each) for each in known if each) or "none"
         raise ValueError(f"{name} has no unit {unit.strip()!r}; there are {units}")
     return name, known[unit.strip()]
-
-
-def unix_time(milliseconds_: int) -> str | None:
-    """Return Unix seconds as ISO 8601, or None outside the years 1970 to 9999."""
-    days, rest = divmod(milliseconds_, 86_400_000)
-    if not 0 <= days < 2_932_897:
-        return None
-    second, fraction = divmod(rest, 1000)
-    time = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.{fraction:03}"
-    return f"{date_after(days)}T{time}Z"
 
 
 _STEP = lazy(r"global_step(\d{1,12})")
