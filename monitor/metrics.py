@@ -18,7 +18,7 @@ from megatron_monitor.breakdown.profile import critical
 from megatron_monitor.causes import causes, failure_of, lost_seconds
 from megatron_monitor.detectors import memory_pressure, slowdown
 from megatron_monitor.incidents import Incident, IncidentBook
-from megatron_monitor.model.tables import rows_of
+from megatron_monitor.parsers.tables import rows_of
 from megatron_monitor.run import derived
 from megatron_monitor.run.job import OVER
 from megatron_monitor.run.phases import PARTS, RUN_STATES

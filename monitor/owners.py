@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Final, Literal, NamedTuple
 
-from megatron_monitor.model.tables import rows_of
 from megatron_monitor.parsers.patterns import lazy
+from megatron_monitor.parsers.tables import rows_of
 
 _RANDOM: Final = "[b-df-hj-np-tv-xz2456789]{5}"  # apimachinery's random names: neither vowels nor 0, 1 and 3
 _MAX_POD_NAME: Final = 63  # characters of a pod's name; longer ones are cut

@@ -1,5 +1,6 @@
-"""Reads data files beside the code: TOML tables, and the YAML files that describe the lines of formats."""
+"""Reads data files beside the code: TOML and CSV tables, and the YAML files that describe the lines of formats."""
 
+import csv
 import sys
 import tomllib
 from contextlib import suppress
@@ -19,6 +20,17 @@ def table_in(package: str, name: str) -> dict[str, Any]:
     data = get_data(package, name)
     assert data is not None
     return tomllib.loads(data.decode())
+
+
+def rows_of(package: str, name: str, row: type[T]) -> list[T]:
+    """Return the lines of a package's CSV file below its head, without those that begin with `#`. An empty cell is
+    unknown.
+    """
+    data = get_data(package, name)
+    assert data is not None
+    lines = csv.reader(line for line in data.decode().splitlines() if not line.startswith("#"))
+    cells = [[cell or None for cell in line] for line in lines]
+    return msgspec.convert(cells[1:], list[row], strict=False)  # type: ignore[valid-type]
 
 
 def documents_in(package: str, kind: type[T]) -> T:

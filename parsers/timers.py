@@ -10,13 +10,11 @@ schedules.py and p2p_communication.py, core/distributed/finalize_model_grads.py,
 1 and 2 (runtime/zero/stage_1_and_2.py).
 """
 
-import csv
-from collections.abc import Iterator
-from pkgutil import get_data
 from typing import Literal, get_args
 
-import msgspec
 from msgspec import Struct
+
+from megatron_monitor.parsers.tables import rows_of
 
 Category = Literal[
     "compute", "communication", "data", "optimizer", "checkpoint", "evaluation", "rollout", "reward", "logprobs",
@@ -40,14 +38,12 @@ class Timer(Struct, frozen=True):
     """
 
 
-def _table() -> Iterator[tuple[str, Timer]]:
-    lines = (get_data("megatron_monitor.parsers", "timers.csv") or b"").decode().splitlines()
-    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
-        inside, kind = tuple(row["inside"].split()), row["is"]
-        yield row["name"], Timer(msgspec.convert(row["category"], Category), inside, kind == "mixed", kind == "ignored")
-
-
-TIMERS: dict[str, Timer] = dict(_table())
+TIMERS: dict[str, Timer] = {
+    name: Timer(category, tuple((inside or "").split()), kind == "mixed", kind == "ignored")
+    for name, category, inside, kind in rows_of(
+        "megatron_monitor.parsers", "timers.csv", tuple[str, Category, str | None, str | None]
+    )
+}
 """Printed name -> what the timer measures."""
 
 PART_OF: dict[str, str] = {

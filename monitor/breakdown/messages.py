@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from megatron_monitor.breakdown.attribution import Attribution
 from megatron_monitor.breakdown.profile import OUTSIDE, WHOLE, Profile
-from megatron_monitor.model.tables import rows_of
 from megatron_monitor.parsers.declared.schema import built_in
 from megatron_monitor.parsers.programs import BY_NAME
+from megatron_monitor.parsers.tables import rows_of
 
 ADVICE: Final[dict[tuple[str, str], str]] = {
     (kind, of or ""): text for kind, of, text in rows_of("megatron_monitor", "advice.csv", tuple[str, str | None, str])

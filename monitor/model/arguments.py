@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from megatron_monitor.model.tables import rows_of
+from megatron_monitor.parsers.tables import rows_of
 
 _LOCATIONS = (
     "path", "dir", "file", "port", "addr", "host", "name", "save", "load", "log", "wandb", "tensorboard", "rank", "url",

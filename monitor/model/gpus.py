@@ -8,8 +8,8 @@ device (MIG) and a special build with other clocks or cores are other devices.
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from megatron_monitor.model.tables import rows_of
 from megatron_monitor.parsers.patterns import lazy
+from megatron_monitor.parsers.tables import rows_of
 
 GIB = 2**30  # vendors' GB are GiB: an `80GB` A100 has 80 GiB, of which the driver reserves some
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from megatron_monitor.model.tables import rows_of
+from megatron_monitor.parsers.tables import rows_of
 from megatron_monitor.reports.rows import Row
 
 GIB = 2**30

@@ -14,8 +14,8 @@ from megatron_monitor.detectors.slowdown.messages import level, standing
 from megatron_monitor.incidents import Transition
 from megatron_monitor.model import flops
 from megatron_monitor.model.flops import parameters
-from megatron_monitor.model.tables import rows_of
 from megatron_monitor.model.topology import Topology
+from megatron_monitor.parsers.tables import rows_of
 from megatron_monitor.reports.outcome import outcome, remark
 from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from megatron_monitor.model.tables import rows_of
+from megatron_monitor.parsers.tables import rows_of
 from megatron_monitor.scalars import one_line
 
 DASH = "–"

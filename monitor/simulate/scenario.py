@@ -1,12 +1,11 @@
 """What to simulate: a training's sizes and pace, and its faults."""
 
-import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pkgutil import get_data
 from typing import Any
 
 from megatron_monitor.parsers.programs import BY_NAME, Program
+from megatron_monitor.parsers.tables import table_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ def _program(format_name: str, stamped: bool = False, **says: str) -> SimulatedP
     return SimulatedProgram(known, {**TEXTS["shared"], **says}, stamped)
 
 
-TEXTS: dict[str, Any] = tomllib.loads((get_data("megatron_monitor.simulate", "programs.toml") or b"").decode())
+TEXTS: dict[str, Any] = table_in("megatron_monitor.simulate", "programs.toml")
 PROGRAMS: dict[str, SimulatedProgram] = {name: _program(**row) for name, row in TEXTS["programs"].items()}
 FAULTS: dict[str, str] = TEXTS["faults"]
 
