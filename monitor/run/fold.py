@@ -106,7 +106,7 @@ def _note_progress(state: RunState, kind: type[Event], clock: float | None, at: 
 
 def _note_line(state: RunState, event: Event, at: float) -> float | None:
     """Record what every line shows: training, time, node. Return its stamp as seconds; None without a stamp."""
-    if event.proves_training:
+    if event.proves_training and (type(event) in STEP or not state.document):
         if state.attempt.evidence and state.attempt.foreign:
             state.attempt.forget()
             enter(state, "starting", at)
