@@ -122,11 +122,13 @@ class SlurmJobs(Extension):
         return due
 
     def _is_due(self, run: Run, now: float) -> bool:
-        if asked_of(run).waiting or 0.0 <= now - asked_of(run).at < self._settings.interval:
+        asked, job = asked_of(run), run.state.job
+        if asked.waiting or 0.0 <= now - asked.at < self._settings.interval:
             return False
         if run.historical or not (run.state.live and run.state.proven):
             return False
-        return not _is_settled(run)
+        has_ended = run.state.attempt.phase in ENDED and job is not None and job.state in OVER
+        return not has_ended or asked.at == float("-inf") or asked.account or bool(proofs(run.state))
 
     def answered(self, answer: JobAnswered, now: float) -> None:
         """Process an answer of Slurm."""
@@ -262,14 +264,6 @@ def _note_end(run: Run, job: SlurmJob, now: float) -> None:
     ended = now if over is None else over - run.state.wall_offset
     asked.ends = run.state.attempt.number
     asked.ends_at = max(ended, run.state.read_at, now if asked.account else 0.0) + _LAST_LINES
-
-
-def _is_settled(run: Run) -> bool:
-    """Return True if the attempt and its job have ended and there is nothing more to ask."""
-    job, asked = run.state.job, asked_of(run)
-    if run.state.attempt.phase not in ENDED or job is None or job.state not in OVER:
-        return False
-    return asked.at > float("-inf") and not asked.account and not proofs(run.state)
 
 
 def _merged(known: SlurmJob | None, answered: SlurmJob) -> SlurmJob:

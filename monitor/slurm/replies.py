@@ -85,12 +85,14 @@ def _read(read: Callable[[], SlurmJob]) -> SlurmJob | ReplyError:
 
 
 def _job_shown(fields: dict[str, str]) -> SlurmJob:
-    user, uid = _user(fields.get("UserId"))
+    user = _USER.fullmatch(fields.get("UserId", ""))
+    if user is None:
+        raise ReplyError(f"no user: {str(fields.get('UserId'))[:40]!r}")
     return SlurmJob(
         id=_id(fields.get("JobId")),
         array_id=_array(fields),
-        user=user,
-        uid=uid,
+        user=user[1],
+        uid=int(user[2]),
         restarts=int(_number(fields.get("Restarts")) or 0),
         time_limit=_limit(fields.get("TimeLimit")),
         submitted_at=_number(fields.get("SubmitTime")),
@@ -130,7 +132,8 @@ def _job_accounted(rows: Sequence[dict[str, str]]) -> SlurmJob:
 
 def _plain(fields: dict[str, str], state: str | None) -> dict[str, Any]:
     """Return the state, the exit code and the texts of a job by their names in SlurmJob."""
-    exit_code, signal = _code(fields.get("ExitCode"))
+    code = _CODE.fullmatch(fields.get("ExitCode", ""))  # `1:0` is exit code 1, `0:15` is signal 15
+    exit_code, signal = (int(code[1]), int(code[2]) or None) if code else (None, None)
     texts = {name: _text(fields.get(key)) for key, name in _TEXTS.items()}
     return {"state": _state(state), "exit_code": exit_code, "signal": signal, **texts}
 
@@ -169,19 +172,6 @@ def _state(text: str | None) -> str:
     if name not in _STATES:
         raise ReplyError(f"no state of a job: {str(text)[:40]!r}")
     return name
-
-
-def _user(text: str | None) -> tuple[str, int]:
-    match = _USER.fullmatch(text or "")
-    if match is None:
-        raise ReplyError(f"no user: {str(text)[:40]!r}")
-    return match[1], int(match[2])
-
-
-def _code(text: str | None) -> tuple[int | None, int | None]:
-    """Return (exit code, signal): `1:0` is exit code 1, `0:15` is signal 15."""
-    match = _CODE.fullmatch(text or "")
-    return (int(match[1]), int(match[2]) or None) if match else (None, None)
 
 
 def _text(text: str | None) -> str:
