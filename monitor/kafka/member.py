@@ -8,6 +8,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -50,7 +51,6 @@ _GROUP = {
 class Member(Service):
     """A member of the group that shares the topic, from `start` to `close`."""
 
-    fixed = ("kafka",)
     waits = True
 
     def __init__(self, daemon: "Daemon") -> None:
@@ -74,7 +74,8 @@ class Member(Service):
             )
         except (KafkaException, OSError, ValueError) as error:
             raise StartError(f"kafka: {error}") from error
-        self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        left = partial(self._leave, save=True)
+        self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=left, on_lost=self._lost)
 
     # --- the group --------------------------------------------------------------------------------------------------
 
@@ -94,9 +95,6 @@ class Member(Service):
         self._shards[partition] = Shard(
             self._config, partition, record, self._clock, self._daemon.live.wake, self._daemon.links
         )
-
-    def _revoked(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        self._leave(consumer, partitions, save=True)
 
     def _lost(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Leave partitions without a save: the group expelled this member, and others may have had them for long."""
