@@ -19,7 +19,7 @@ from megatron_monitor.identity import named
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.reading import Rules, evaluated_reader, own_rules
-from megatron_monitor.snapshot import Snapshot
+from megatron_monitor.snapshot import FIGURES, Snapshot
 from megatron_monitor.source_clock import first_stamp_and_step
 from megatron_monitor.system.clock import SteadyClock, SystemClock
 
@@ -98,7 +98,7 @@ def metrics_page(config: Config) -> tuple[str, list[str], bool]:
     """Return (the page of `run --once`, problems, whether a file is missing or unreadable)."""
     found, missing = files_of(config)
     core, problems = read_all(config, charts=False, found=found)
-    snapshot = core.snapshot(SystemClock().wall())
+    snapshot = core.snapshot(SystemClock().wall(), FIGURES)
     monitor = {name: samples for name, samples in snapshot.monitor.items() if name in _TIMELESS}
     page = TextFormat().page(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor))
     return page, missing + problems, bool(missing or core.unreadable)

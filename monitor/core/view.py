@@ -37,7 +37,7 @@ def _shown(watched: Watched, run: Run, now: float, asked: ViewRequest, added: Ad
     With an open incident the page is built too, because it has the incidents.
     """
     shown, state, settings = run.shown, run.state, watched.config.detectors.hang
-    wanted = 2 if shown is None or asked.whole_of(state.name) else int(asked.page_of(state.name))
+    wanted = 2 if asked.whole_of(state.name) else int(shown is None or asked.page_of(state.name))
     condition = derived.run_state(state, run.historical)
     aged = bool(run.book.open) and now - run.shown_at >= _AGED  # durations of open incidents change with time
     changed = wanted > run.made or run.dirty or aged or condition != run.shown_state
