@@ -108,10 +108,10 @@ class IncidentBook(Struct):
     def ends_at(self, state: RunState) -> float | None:
         """Return when the next incident ends by itself: an absent level, or any incident of a finished run."""
         if state.attempt.phase == "finished":
-            return min((max(over_at(state), one.opened_at + _LINGERS) for one in self.open.values()), default=None)
-        return min(
-            (one.over_since + _LINGERS for one in self.open.values() if one.over_since is not None), default=None
-        )
+            ends = [max(over_at(state), one.opened_at + _LINGERS) for one in self.open.values()]
+        else:
+            ends = [one.over_since + _LINGERS for one in self.open.values() if one.over_since is not None]
+        return min(ends, default=None)
 
 
 def over_at(state: RunState) -> float:

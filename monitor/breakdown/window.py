@@ -27,14 +27,11 @@ class TimerWindow(Struct):
     found: Attribution | None = None
 
     def add(self, line: TimerLine) -> None:
-        """Add the timers of an iteration line. `trim` follows after the line's step was evaluated."""
+        """Add the timers of an iteration line."""
         self.lines.append(line)
+        del self.lines[:-_MAX_LINES]
         if self.first is None and len(self.lines) >= _FIRST_LINES:
             self.first = profile(self.lines)
-
-    def trim(self, further: int = 0) -> None:
-        """Keep only the last lines, and `further` more."""
-        del self.lines[: -_MAX_LINES - further]
 
     def restart(self) -> None:
         """Start again for another attempt or batch size: earlier lines cannot be compared with later ones."""

@@ -319,16 +319,6 @@ class LossSpike(Rule):
         self.set_bars()
         return was_open
 
-    def is_bump(self, loss: float | None) -> bool:
-        """Return True if the first lines after a restart are above the loss before it."""
-        self.resume_left -= 1
-        if loss is None or self.resume_level is None:
-            return False
-        over = self.resume_excess
-        over.append(loss - self.resume_level)
-        bar = max(math.log1p(_RESUME_BUMP), 4 * self.loss.spread, self.loss.record)
-        return len(over) >= CLOSED_BY and median(over) > bar
-
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """Process lines of the step source."""
         number, changed = state.attempt.number, False
@@ -366,7 +356,13 @@ class LossSpike(Rule):
         """Process a line of an open spike or one of the first after a restart. Return True if anything changed."""
         if self.spike is not None:
             return self.follow(self.spike, step.iteration, loss, norm)
-        bump = self.is_bump(loss)
+        self.resume_left -= 1
+        if loss is None or self.resume_level is None:
+            return False
+        over = self.resume_excess
+        over.append(loss - self.resume_level)
+        bar = max(math.log1p(_RESUME_BUMP), 4 * self.loss.spread, self.loss.record)
+        bump = len(over) >= CLOSED_BY and median(over) > bar  # the first lines are above the loss before the restart
         if bump:
             self.begin(step, state.learned.checkpoints.last_iteration, "resume_bump", loss, norm)
         return bump
@@ -389,7 +385,7 @@ class LossSpike(Rule):
             **_figures(spike),
             **facts,
         }
-        summary = _summary(spike, facts, _PATIENCE)
+        summary = _summary(spike, facts)
         return Finding("firing", severity, summary, evidence, onset=spike.onset, since=spike.since)
 
 
@@ -407,7 +403,7 @@ def _figures(spike: Spike) -> dict[str, float]:
     return {name: float(f"{math.exp(value):.6g}") for name, value in stated(logarithms).items()}
 
 
-def _summary(spike: Spike, facts: dict[str, object], patience: int) -> str:
+def _summary(spike: Spike, facts: dict[str, object]) -> str:
     """Return one sentence: what happened, since when, the value and its normal, what to do."""
     parts = []
     if spike.loss is not None and spike.loss_base is not None:
@@ -427,5 +423,5 @@ def _summary(spike: Spike, facts: dict[str, object], patience: int) -> str:
         )
     return (
         f"{spike.by} spike since iteration {spike.onset}: {values}; most recover by themselves, check again at "
-        f"iteration {spike.onset + patience}"
+        f"iteration {spike.onset + _PATIENCE}"
     )

@@ -82,12 +82,8 @@ class NanLoss(AttemptRule):
             loss = step.loss
             if step.reported and source == "iteration":
                 changed |= self._line(step, checkpoint)
-            elif loss is None:
-                continue
-            elif step.reported and source == "trainer":
-                changed |= self._trainers(step, loss)
-            elif step.reported:
-                changed |= self._enter(step, _form(loss))
+            elif step.reported and loss is not None:
+                changed |= self._trainers(step, loss) if source == "trainer" else self._enter(step, _form(loss))
         return changed
 
     def _line(self, step: Step, checkpoint: int | None) -> bool:
@@ -164,10 +160,6 @@ class NanLoss(AttemptRule):
         self.lines += 1
         return True
 
-    def _what(self) -> str:
-        text = _TEXTS[self.form]
-        return text.replace("the loss", self.which, 1) if self.which else text
-
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire critical at the first line, or first a warning with a loss scale that skips such steps."""
         if not self.form:
@@ -191,6 +183,7 @@ class NanLoss(AttemptRule):
             "the loss scaler may skip the step: watch the next lines" if mild else f"stop the run and {advice(facts)}"
         )
         counted = "1 line" if self.lines == 1 else f"{self.lines} lines"
-        summary = f"{self._what()} since iteration {self.onset} ({counted}){last}; {then}"
+        what = _TEXTS[self.form].replace("the loss", self.which or "the loss", 1)
+        summary = f"{what} since iteration {self.onset} ({counted}){last}; {then}"
         severity: Severity = "warning" if mild else "critical"
         return Finding("firing", severity, summary, stated(evidence), onset=self.onset, since=self.since)

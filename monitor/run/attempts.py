@@ -269,9 +269,8 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
         return "step of another format"  # a redrawn progress bar
     highest = state.learned.highest_iteration
     known = highest is not None and iteration <= highest
-    cursor = state.copies.positions.get(source)
     # a stream repeats its own steps after an end: the next attempt computes the same with the same seed
-    again = _is_over(attempt) and cursor is not None and iteration < (cursor.last_iteration or 0)
+    again = _is_over(attempt) and iteration < (state.copies.position(source).last_iteration or 0)
     if known and not again and state.copies.is_copy(event, source, attempt.number):
         return "copy of a step"
     if not known and last is not None and iteration == last + attempt.every:
@@ -282,13 +281,12 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
 def _see_order(state: RunState, event: IterationLogged, source: str, *, counted: bool) -> Seen:
     """Return the observation for a step by its distance from the last one. `counted`: the last one is of its kind."""
     attempt, iteration, last = state.attempt, event.iteration, state.attempt.last_iteration
-    cursor = state.copies.positions.get(source)
-    ahead = 0 if last is None else iteration - last
-    if cursor is not None and cursor.set_up_again and ahead > _FAR * (attempt.log_interval or iteration):
+    stream, ahead = state.copies.position(source), 0 if last is None else iteration - last
+    if stream.set_up_again and ahead > _FAR * (attempt.log_interval or iteration):
         return "step far ahead after a set-up"
     if last is None or iteration > last or not counted:
         return "new step"
-    if cursor is not None and cursor.last_iteration is not None and iteration > cursor.last_iteration:
+    if stream.last_iteration is not None and iteration > stream.last_iteration:
         return "late step"
     return (
         "step goes back"

@@ -14,7 +14,7 @@ from msgspec.structs import fields, replace
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.run.attempts import LAUNCHER, is_written_before
-from megatron_monitor.run.ending import MOMENT, Evidence, ending, strength
+from megatron_monitor.run.ending import MOMENT, Evidence, Sort, ending, strength
 from megatron_monitor.run.nodes import freeze_node_list, note_collective, note_tasks
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import EventContext
@@ -90,17 +90,16 @@ def _of_exit(event: events.ProcessExited, at: float, text: str, after: int) -> I
     )  # fmt: skip
 
 
-def _of_termination(event: events.ProcessTerminated, at: float, text: str, after: int) -> Iterator[Evidence]:
-    """Yield the evidence of a launcher that terminates the other processes, or of a process that is leaving."""
-    yield Evidence("left" if event.by_itself else "terminated", at, line=text, after=after)
-
-
-def _of_end(
-    event: events.ProgramExited | events.TrainerSummary, at: float, text: str, after: int
-) -> Iterator[Evidence]:
-    """Yield the evidence of a training loop that ended by itself or as a signal requested."""
-    asked = isinstance(event, events.ProgramExited) and event.reason == "signal"
-    yield Evidence("orderly" if asked else "finished", at, line=text, after=after)
+def _of_end(event: Event, at: float, text: str, after: int) -> Iterator[Evidence]:
+    """Yield the evidence of a training loop that ended by itself or as a signal requested, of a launcher that
+    terminates the other processes, or of a process that is leaving.
+    """
+    sort: Sort = "finished"
+    if isinstance(event, events.ProcessTerminated):
+        sort = "left" if event.by_itself else "terminated"
+    elif isinstance(event, events.ProgramExited) and event.reason == "signal":
+        sort = "orderly"
+    yield Evidence(sort, at, line=text, after=after)
 
 
 _Rows = Callable[[Any, float, str, int], Iterator[Evidence]]
@@ -109,7 +108,7 @@ _OF: dict[type[Event], _Rows] = {
     events.WatchdogTimedOut: _of_watchdog,
     events.TracebackSeen: _of_traceback,
     events.ProcessExited: _of_exit,
-    events.ProcessTerminated: _of_termination,
+    events.ProcessTerminated: _of_end,
     events.ProgramExited: _of_end,
     events.TrainerSummary: _of_end,
 }

@@ -34,6 +34,7 @@ _BOUNDS: frozenset[type[Event]] = _CAUSES | {
     events.ArgumentsDumped, events.MilestoneReached, events.TopologyLogged, events.TrainerSetting
 }  # fmt: skip
 """Events that may be a mark of a set-up, or the cause of an end that belongs to the next attempt."""
+_PEAKS = ("allocated", "max_allocated", "reserved", "max_reserved")
 _NUMBERED: frozenset[type[Event]] = frozenset({events.IterationLogged, events.EngineStepLogged, events.TrainerLogged})
 
 
@@ -174,7 +175,7 @@ def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: f
     if since is None or not state.live or at <= (state.progress_at or 0.0) or state.suspended:
         return
     seconds = max(0.0, at - since)
-    if attempt.hung or (silences.forgiven and silences.is_forgiven(kind, seconds)):
+    if attempt.hung or silences.is_forgiven(kind, seconds):
         silences.forgive(kind, seconds, at)
     if not attempt.hung:
         _learn(state, before, kind, event, seconds)
@@ -201,23 +202,17 @@ def _on_memory(state: RunState, event: events.MemoryReported, _context: EventCon
     if event.host_used_bytes is not None or event.host_used_ratio is not None:
         memory.host_used_ratio = event.host_used_ratio
     memory.device_bytes = event.device_bytes or memory.device_bytes
-    reported = (event.allocated_bytes, event.max_allocated_bytes, event.reserved_bytes, event.max_reserved_bytes)
-    if all(value is None for value in reported):
+    reported = {name: value for name in _PEAKS if (value := getattr(event, f"{name}_bytes")) is not None}
+    if not reported:
         return False
     report = f"{event.iteration}/{event.occasion}"
     if memory.report != report:
         state.attempt.memory = memory = MemoryPeaks(
             host_used_ratio=memory.host_used_ratio, device_bytes=memory.device_bytes, report=report
         )
-    memory.allocated = _larger(memory.allocated, event.allocated_bytes)
-    memory.max_allocated = _larger(memory.max_allocated, event.max_allocated_bytes)
-    memory.reserved = _larger(memory.reserved, event.reserved_bytes)
-    memory.max_reserved = _larger(memory.max_reserved, event.max_reserved_bytes)
+    for name, value in reported.items():
+        setattr(memory, name, max(value, getattr(memory, name) or value))
     return True
-
-
-def _larger(known: int | None, new: int | None) -> int | None:
-    return new if known is None else known if new is None else max(known, new)
 
 
 def _on_timers(state: RunState, event: events.TimersReported, context: EventContext) -> bool:
@@ -289,7 +284,8 @@ def _on_part(state: RunState, event: events.PartBegan, _context: EventContext) -
     attempt = state.attempt
     if attempt.phase in ENDED or attempt.phase == "exiting" or (event.implied and not attempt.parts.reported):
         return False
-    attempt.parts.report(event.part)
+    if event.part not in attempt.parts.reported:
+        attempt.parts.reported.append(event.part)
     return event.part
 
 

@@ -119,11 +119,6 @@ class Parts:
     printed: dict[str, Intervals] = field(default_factory=dict)
     """Part -> its seconds in the last steps, if the log prints them."""
 
-    def report(self, part: str) -> None:
-        """Note that a line reported this part."""
-        if part not in self.reported:
-            self.reported.append(part)
-
     def follow(self, before: Phase, phase: Phase, event: Event) -> float:
         """Process an event that led to another phase or belongs to the present one. Return the longest silence of an
         ended part, otherwise 0.

@@ -103,13 +103,13 @@ def _note_restart(state: RunState, iteration: int, time: float | None) -> None:
 def _row(state: RunState, time: float | None) -> Row:
     """Return a row in the order of history.SERIES."""
     attempt = state.attempt
-    latest, topology, memory = attempt.latest, attempt.topology, attempt.memory
-    seconds, tflops = attempt.step_seconds, latest.tflops if latest.tflops is not None else attempt.effective_tflops
+    latest, memory = attempt.latest, attempt.memory
+    seconds, tflops = attempt.step_seconds, derived.printed_tflops(state)
     if tflops is None and seconds and attempt.pure_seconds and (computed := derived.computed_tflops(state)):
         tflops = computed[1] * attempt.pure_seconds / seconds  # over the step's own time
     samples, tokens = state.history.consumed.take(
         latest.iteration or 0, latest.consumed_samples, latest.consumed_tokens,
-        latest.global_batch_size or topology.global_batch_size, latest.sequence_length or topology.sequence_length,
+        derived.batch_size(state), derived.sequence_length(state),
     )  # fmt: skip
     return (
         latest.iteration,

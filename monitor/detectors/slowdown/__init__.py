@@ -147,7 +147,6 @@ def _explain(state: RunState, memory: SlowdownMemory, timed: TimerLine | None) -
         if window.onset is not None:
             window.ended()
     elif not shift.unsure:
-        window.trim(further=1)
         if window.onset != shift.onset:
             others = other_attempts(memory) if shift.reason == "launch" else None
             window.shifted(shift.onset, drifted=shift.reason == "drift", before=others)
@@ -238,8 +237,6 @@ class Slowdown(SlowdownMemory):
                 changed |= _explain(state, self, timed)
             if self.shift is not None or self.window.onset is not None:
                 changed |= _explain(state, self, None)
-            if timed is not None:
-                self.window.trim()
         return changed
 
     def _begin(self, number: int) -> None:

@@ -23,8 +23,15 @@ def slower(state: RunState, memory: SlowdownMemory, shift: Shift, settings: Slow
     """Return the finding that iterations take longer."""
     base, level = math.exp(shift.base), math.exp(shift.level)
     ratio = level / base
-    parts = [f"iterations take {100 * (ratio - 1):.1f} % longer {_figures(shift)}"]
-    evidence = {**_evidence(shift), "reason": _REASONS[shift.reason], "last_line": state.attempt.last_line}
+    figures = f"since iteration {shift.onset}: {level:.4g} s instead of {base:.4g} s"
+    parts = [f"iterations take {100 * (ratio - 1):.1f} % longer {figures}"]
+    evidence: dict[str, Any] = {
+        "seconds_per_iteration": round(level, 4),
+        "normal_seconds_per_iteration": round(base, 4),
+        "ratio": round(ratio, 4),
+        "reason": _REASONS[shift.reason],
+        "last_line": state.attempt.last_line,
+    }
     size, world = batch_size(state), state.attempt.topology.world_size
     if size:
         evidence["lost_samples_per_second"] = round(size / base - size / level, 4)
@@ -48,19 +55,6 @@ def slower(state: RunState, memory: SlowdownMemory, shift: Shift, settings: Slow
     return Finding(
         "firing", severity, summary, evidence, onset=shift.onset, since=shift.at, display_only=not shift.stood
     )
-
-
-def _figures(shift: Shift) -> str:
-    return f"since iteration {shift.onset}: {math.exp(shift.level):.4g} s instead of {math.exp(shift.base):.4g} s"
-
-
-def _evidence(shift: Shift) -> dict[str, Any]:
-    base, level = math.exp(shift.base), math.exp(shift.level)
-    return {
-        "seconds_per_iteration": round(level, 4),
-        "normal_seconds_per_iteration": round(base, 4),
-        "ratio": round(level / base, 4),
-    }
 
 
 def _clocks_of(memory: SlowdownMemory, shift: Shift, evidence: dict[str, Any]) -> str:

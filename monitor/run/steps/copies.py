@@ -92,8 +92,7 @@ class CountedSteps(Struct):
         if similar is None or similar[5] == stream:
             return False
         # Another stream has the same loss with another time: a rank with its own clock, unless this stream went back.
-        position = self.positions.get(stream)
-        last = position.last_iteration if position is not None else None
+        last = self.position(stream).last_iteration
         return last is None or event.iteration > last
 
     def remember(self, event: IterationLogged, stream: str, attempt: int) -> None:
