@@ -7,9 +7,7 @@ start are not reported.
 import math
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
-from megatron_monitor.detectors.base import CLEAR, AttemptRule, Finding, RuleSettings
+from megatron_monitor.detectors.base import CLEAR, AttemptRule, Finding, RuleSettings, Severity
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.events import Event
 from megatron_monitor.run.state import Attempt, RunState
@@ -35,8 +33,31 @@ class Configuration(AttemptRule):
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
         """Fire a warning, or a critical finding once the run trains, because it will stop."""
-        found = _ramp(state)
-        return CLEAR if found is None else replace(found, onset=state.attempt.first_iteration)
+        attempt = state.attempt
+        if (planned := _planned(attempt)) is None:
+            return CLEAR
+        sizes, samples, step = planned
+        start, increment, batch = sizes.start, sizes.step, sizes.stop - 1
+        wrong, now = [size for size in sizes if size % step], attempt.latest.global_batch_size or 0
+        evidence = {"start": start, "increment": increment, "global_batch_size": batch, "step": step}
+        severity: Severity = "warning"
+        if sizes[-1] != batch:
+            text = f"the batch size ramp-up from {start} by {increment} does not end at {batch}"
+        elif not wrong:
+            return CLEAR
+        else:
+            evidence["first_wrong"] = size = next((size for size in wrong if size > now), wrong[0])
+            text = (
+                f"{len(wrong)} batch sizes of the ramp-up {start} + n x {increment} to {batch} are not multiples of "
+                f"micro batch {attempt.topology.micro_batch_size} x DP {attempt.topology.data_parallel_size} = {step}"
+            )
+            if size > now and attempt.iterations > 0:
+                when = (size - start) * samples // (batch - start)
+                severity = "critical"
+                text = f"{text}: the run will stop at batch size {size}, after about {when} samples"
+            else:
+                text = f"{text}, e.g. {size}"
+        return Finding("firing", severity, text, evidence, onset=attempt.first_iteration)
 
 
 def _planned(attempt: Attempt) -> tuple[range, int, int] | None:
@@ -53,31 +74,3 @@ def _planned(attempt: Attempt) -> tuple[range, int, int] | None:
     if not (step and batch) or min(start, increment) <= 0 or start >= batch or (batch - start) // increment > _SIZES:
         return None
     return range(start, batch + 1, increment), samples, step
-
-
-def _ramp(state: RunState) -> Finding | None:
-    """Return the problem of the ramp-up."""
-    attempt = state.attempt
-    if (planned := _planned(attempt)) is None:
-        return None
-    sizes, samples, step = planned
-    start, increment, batch = sizes.start, sizes.step, sizes.stop - 1
-    evidence = {"start": start, "increment": increment, "global_batch_size": batch, "step": step}
-    if sizes[-1] != batch:
-        text = f"the batch size ramp-up from {start} by {increment} does not end at {batch}"
-        return Finding("firing", "warning", text, evidence)
-    wrong = [size for size in sizes if size % step]
-    if not wrong:
-        return None
-    now = attempt.latest.global_batch_size or 0
-    size = next((size for size in wrong if size > now), wrong[0])
-    text = (
-        f"{len(wrong)} batch sizes of the ramp-up {start} + n x {increment} to {batch} are not multiples of micro "
-        f"batch {attempt.topology.micro_batch_size} x DP {attempt.topology.data_parallel_size} = {step}"
-    )
-    evidence["first_wrong"] = size
-    if size > now and attempt.iterations > 0:
-        when = (size - start) * samples // (batch - start)
-        text = f"{text}: the run will stop at batch size {size}, after about {when} samples"
-        return Finding("firing", "critical", text, evidence)
-    return Finding("firing", "warning", f"{text}, e.g. {size}", evidence)

@@ -79,11 +79,9 @@ def due(state: RunState) -> float | None:
 
 def _expected(state: RunState) -> float:
     """Return the known seconds between two progress lines in the phase of the failure."""
-    attempt = state.attempt
-    expected = attempt.expected_gap or 0.0
     before = state.phase_before
     longest = state.learned.silences.longest(before) if before in ("evaluating", "saving") else None
-    return max(expected, longest or 0.0)
+    return max(state.attempt.expected_gap or 0.0, longest or 0.0)
 
 
 class Crash(Rule):

@@ -188,10 +188,8 @@ def _learn(state: RunState, before: Phase, kind: str, event: Event, seconds: flo
         attempt.parts.silence = max(attempt.parts.silence, seconds)
     elif phase is not None and phase not in ENDED:
         state.learned.silences.learn(kind if phase == before else phase, seconds)
-        if kind == phase == attempt.phase == "training":
-            expected = attempt.expected_gap or 0.0
-            if expected > 0:
-                attempt.gap_ratios.add(seconds / expected)
+        if kind == phase == attempt.phase == "training" and (expected := attempt.expected_gap):
+            attempt.gap_ratios.add(seconds / expected)
 
 
 # --- reports --------------------------------------------------------------------------------------------------------
