@@ -6,12 +6,12 @@ that share a job are then read again as one. The number of processes does not ch
 
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from megatron_monitor.config import Config, Watch
 from megatron_monitor.follow.discovery import DiscoveredPath
@@ -28,6 +28,7 @@ _MAX_TASK_BYTES = 32 << 20
 _MIN_PARALLEL_BYTES = 64 << 20  # about 5 s of reading: less is faster in one process
 
 
+T = TypeVar("T")
 Task: TypeAlias = tuple[DiscoveredPath, ...]
 """Files that are read together."""
 
@@ -82,7 +83,7 @@ def read_task(task: Task, config: Config) -> TaskResult:
 def tasks_of(found: Iterable[DiscoveredPath], config: Config) -> list[Task]:
     """Return the files in tasks of a bounded size, sorted by path; files of one run are in one task."""
     tasks: list[Task] = []
-    for files in sorted(tuple(sorted(files)) for files in _by_run(found, config)):
+    for files in sorted(tuple(sorted(files)) for files in _grouped((file, _keys(file, config)) for file in found)):
         wider = (*tasks[-1], *files) if tasks else ()
         if wider and len(wider) <= _MAX_TASK_FILES and _size(wider) <= _MAX_TASK_BYTES:
             tasks[-1] = wider
@@ -95,20 +96,26 @@ def _size(task: Task) -> int:
     return sum(os.path.getsize(file.path) for file in task if os.path.exists(file.path))
 
 
-def _by_run(found: Iterable[DiscoveredPath], config: Config) -> Iterable[list[DiscoveredPath]]:
-    """Return groups of files that share a run's name or an inode."""
-    group_of: dict[Any, list[DiscoveredPath]] = {}
-    for file in found:
-        inode: Any = file.path
-        with suppress(OSError):  # reading the file will report the error
-            status = os.stat(file.path)
-            inode = status.st_dev, status.st_ino
-        group = group_of.setdefault((named(file.path, config.runs).name,), [])
-        other = group_of.setdefault(inode, group)
-        if other is not group:
-            group += other
-            group_of.update({key: group for key, value in group_of.items() if value is other})
-        group.append(file)
+def _keys(file: DiscoveredPath, config: Config) -> tuple[Hashable, ...]:
+    """Return the name of the run and the inode: files that share one of them are read together."""
+    inode: Hashable = file.path
+    with suppress(OSError):  # reading the file will report the error
+        status = os.stat(file.path)
+        inode = status.st_dev, status.st_ino
+    return (named(file.path, config.runs).name,), inode
+
+
+def _grouped(items: Iterable[tuple[T, Iterable[Hashable]]]) -> Iterable[list[T]]:
+    """Return the items with keys, of which each has one at least, in groups that share a key, also by way of others."""
+    group_of: dict[Hashable, list[T]] = {}
+    for item, (first, *others) in items:
+        group = group_of.setdefault(first, [])
+        for key in others:
+            other = group_of.setdefault(key, group)
+            if other is not group:
+                group += other
+                group_of.update({known: group for known, value in group_of.items() if value is other})
+        group.append(item)
     return {id(group): group for group in group_of.values()}.values()
 
 
@@ -120,24 +127,12 @@ def read_archive(tasks: Sequence[Task], read: Read, workers: int | None = None) 
     """
     if workers is None:
         workers = len(os.sched_getaffinity(0)) if sum(map(_size, tasks)) >= _MIN_PARALLEL_BYTES else 1
-    for group in _by_job(_read(tasks, read, max(1, min(workers, len(tasks))))):
+    done = _read(tasks, read, max(1, min(workers, len(tasks))))
+    for group in _grouped(((task, result), (task, *result.jobs)) for task, result in done):
         if len(group) == 1:
             yield group[0][1]
         else:
             yield read(tuple(sorted(file for task, _ in group for file in task)))
-
-
-def _by_job(done: Iterable[tuple[Task, TaskResult]]) -> list[list[tuple[Task, TaskResult]]]:
-    """Return the results in groups that share a job."""
-    groups: dict[int, list[tuple[Task, TaskResult]]] = {}
-    of_job: dict[str, int] = {}
-    for number, (task, reading) in enumerate(done):
-        group = [(task, reading)]
-        for other in {of_job[job] for job in reading.jobs if job in of_job}:
-            group += groups.pop(other)
-        groups[number] = group
-        of_job.update({job: number for _, result in group for job in result.jobs})
-    return list(groups.values())
 
 
 def _read(tasks: Sequence[Task], read: Read, workers: int) -> Iterator[tuple[Task, TaskResult]]:
