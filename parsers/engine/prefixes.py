@@ -6,7 +6,6 @@ Prefixes are stripped until the text begins with none. The order of ranks in a m
 
 import itertools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from megatron_monitor.parsers.patterns import lazy
@@ -141,22 +140,15 @@ def strip_prefixes(text: str) -> tuple[Prefix, str]:
     """Return what the prefixes report, and the rest of the line with the program's own leading blanks."""
     prefix = Prefix()
     position = 0
-    for match in _matches(text):
+    for _ in range(_MAX_NESTING):
+        match = _PREFIX.match(text, position) if _MAY_BEGIN.match(text, position) else None
+        if not match or match.end() == position or _NOT_HOST.fullmatch(match["host"] or ""):
+            break
         _take(prefix, match)
         position = match.end()
     if prefix.logged_at is None and (glog := _GLOG.match(text, position)):
         prefix.logged_at, prefix.spans["logged_at"] = iso_time(glog[1]), (glog.start(1), glog[1])
     return prefix, text[position:]
-
-
-def _matches(text: str) -> Iterator[re.Match[str]]:
-    position = 0
-    for _ in range(_MAX_NESTING):
-        match = _PREFIX.match(text, position) if _MAY_BEGIN.match(text, position) else None
-        if not match or match.end() == position or _NOT_HOST.fullmatch(match["host"] or ""):
-            return
-        yield match
-        position = match.end()
 
 
 _ROLES = {

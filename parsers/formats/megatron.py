@@ -29,7 +29,7 @@ from megatron_monitor.parsers.engine.fields import (
     teraflops,
 )
 from megatron_monitor.parsers.engine.scan import Line, Rule
-from megatron_monitor.parsers.engine.spans import Span, Spanned
+from megatron_monitor.parsers.engine.spans import Convert, Span, Spanned
 from megatron_monitor.parsers.events import Event, IterationLogged, Malformed, MemoryReported
 from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.programs import ARGONNE, recognised
@@ -52,19 +52,16 @@ _ECHO = lazy(r"\++ |[A-Za-z]\w{0,99} \.{2,99} ")
 _MAX_FIELDS = 100  # the longest real line has 20; the bound limits the event of a hostile line
 _MAX_PIECE = 200
 
-_Convert = Callable[[str], Any]
 _Split = Callable[[str], tuple[str, str] | None]
 
 
-_READ: dict[str, _Convert] = {
+_READ: dict[str, Convert] = {
     read.__name__: read for read in (duration, finite, integer, milliseconds, number, ratio, str, teraflops)
 }
-FIELDS: dict[str, tuple[str, _Convert]] = {
-    name: (attribute, _READ[how]) for name, (attribute, how) in TABLES["megatron"].items()
+FIELDS: dict[str, tuple[str, Convert]] = {
+    name.lower().replace("_", " "): (attribute, _READ[how]) for name, (attribute, how) in TABLES["megatron"].items()
 }
-"""Printed name -> (attribute, converter)."""
-# The same field with other capitals or with underscores.
-_ALIASES = {name.lower().replace("_", " "): known for name, known in FIELDS.items()}
+"""Printed name in small letters, with blanks for underscores -> (attribute, converter)."""
 
 
 class _Fields(Struct):
@@ -87,7 +84,7 @@ class _Fields(Struct):
         """Read one field, whose text ends at `end` in the line. Return False if it is unknown. A value without its
         closing bar may be incomplete.
         """
-        known = FIELDS.get(name) or _ALIASES.get(name.lower().replace("_", " "))
+        known = FIELDS.get(name.lower().replace("_", " "))
         at = (end - len(text), end)
         if known is None:
             return self._take_loss(name, text, at, closed)
@@ -119,7 +116,7 @@ class _Fields(Struct):
         return bool(found)
 
 
-def _is_whole(text: str, attribute: str, convert: _Convert) -> bool:
+def _is_whole(text: str, attribute: str, convert: Convert) -> bool:
     """Return True if a value without a closing bar is certainly complete. A cut integer looks complete; only two fields
     can be last.
     """
