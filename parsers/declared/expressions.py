@@ -12,13 +12,12 @@ from megatron_monitor.parsers.declared.schema import LineSpec
 from megatron_monitor.parsers.declared.targets import CONVERTERS, PIECES
 from megatron_monitor.parsers.engine.fields import number
 from megatron_monitor.parsers.engine.scan import Line
-from megatron_monitor.parsers.engine.spans import Span, Spanned, value_of
+from megatron_monitor.parsers.engine.spans import Convert, Span, Spanned, value_of
 from megatron_monitor.parsers.events import EVENT_TYPES, Event
 from megatron_monitor.parsers.patterns import filled
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _SEARCHED = 2000  # characters in which several values of a field are searched
-_Convert = Callable[[str], Any]
 
 
 class Expressions:
@@ -109,7 +108,7 @@ class _Expression:
         gather(found, placed(pairs, line.text, start, self._spec), line, self._target)
         return found if any(value_of(value) not in (None, {}) for value in found.values()) else {}
 
-    def _converter(self, group: str) -> _Convert:
+    def _converter(self, group: str) -> Convert:
         return self._reads.get(group) or self._fields.get(group, str)
 
     def _values_of(self, spans: Mapping[str, Span]) -> dict[str, Any]:
@@ -121,7 +120,7 @@ class _Expression:
             return {into: {spans["name"].text: spans["value"]}}
         return {into: {name: Span(span.start, span.text, int, int(span.text)) for name, span in spans.items()}}
 
-    def _target(self, name: str) -> tuple[str, str | None, _Convert]:
+    def _target(self, name: str) -> tuple[str, str | None, Convert]:
         """Return (field, name within the field, converter) of a printed name. The field of an unknown name is empty."""
         for printed, how in self._spec.fields.items():
             field, _, reading = how.partition(" ")
@@ -145,6 +144,6 @@ class _Expression:
         return values | {name: line.span(whole, self._reads[name]) for name in self._of_line}
 
 
-def _usual(kind: Any) -> _Convert:
+def _usual(kind: Any) -> Convert:
     kinds = get_args(kind) or (kind,)
     return int if int in kinds else number if float in kinds else str

@@ -6,12 +6,11 @@ Parsers decide this, so that the code that judges a run reads fields and never t
 
 import re
 import signal
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from megatron_monitor.parsers.declared import TABLES
 from megatron_monitor.parsers.engine.fields import byte_size
-from megatron_monitor.parsers.events import Failure, FailureSeen, Role
+from megatron_monitor.parsers.events import Failure, Role
 from megatron_monitor.parsers.patterns import lazy, patterned
 from megatron_monitor.parsers.tables import table_in
 
@@ -147,11 +146,3 @@ def ended_by(signal: str) -> tuple[Failure, bool] | None:
 def is_victim(exit_code: int) -> bool:
     """Return True for SIGTERM, which launchers send to the remaining processes."""
     return exit_code in (-15, 143)
-
-
-def failed(exit_code: int, message: str, origin: Mapping[str, Any], **others: Any) -> FailureSeen:
-    """Return the failure of a process that ended with this code. `others`: the differences of a launcher from the usual
-    meaning.
-    """
-    facts = {"consequence": is_victim(exit_code), "by": "launcher", **others, **origin}
-    return FailureSeen(failure=failure_of(exit_code), message=message, exit_code=exit_code, **facts)

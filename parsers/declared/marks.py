@@ -10,9 +10,9 @@ import re
 from functools import cached_property
 from typing import Final
 
-from megatron_monitor.parsers.declared.targets import Convert, converter
+from megatron_monitor.parsers.declared.targets import converter
 from megatron_monitor.parsers.engine.scan import Line
-from megatron_monitor.parsers.engine.spans import Span
+from megatron_monitor.parsers.engine.spans import Convert, Span
 
 HELPERS: Final = {
     "number": "a number",

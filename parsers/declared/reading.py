@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple, get_args
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.declared.marks import LineMark
 from megatron_monitor.parsers.declared.schema import Format, LineSpec
-from megatron_monitor.parsers.declared.targets import LOSSES, MEMORY, PARTS, SIZES, Convert, converter
+from megatron_monitor.parsers.declared.targets import LOSSES, MEMORY, PARTS, SIZES, converter
 from megatron_monitor.parsers.engine.scan import Line
-from megatron_monitor.parsers.engine.spans import Span, Spanned, value_of
+from megatron_monitor.parsers.engine.spans import Convert, Span, Spanned, value_of
 from megatron_monitor.parsers.events import Event, Part
 
 _MAX_PAIRS = 300  # a step line of verl has 90; the bound limits the event of a hostile line

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from megatron_monitor.parsers.declared.failures import ended_by, failed, signal_in
+from megatron_monitor.parsers.declared.failures import ended_by, failure_of, is_victim, signal_in
 from megatron_monitor.parsers.declared.marks import LineMark
 from megatron_monitor.parsers.declared.targets import CONVERTERS, PIECES, converter
 from megatron_monitor.parsers.events import EVENT_TYPES, Event, Failure, FailureSeen, Teller
@@ -80,16 +80,18 @@ class EndSpec(Struct, frozen=True, kw_only=True):
 
     def event(self, code: int | None, texts: Mapping[str, Any], origin: Mapping[str, Any]) -> Iterator[Event]:
         """Return the failure of a match, or None."""
-        others: dict[str, Any] = {"by": self.by}
-        if self.consequence is not None:
-            others["consequence"] = self.consequence
         if code is not None and (self.any_code or signal_in(code)):
-            yield failed(code, self.message.format_map({**texts, "number": signal_in(code)}), origin, **others)
+            message = self.message.format_map({**texts, "number": signal_in(code)})
+            failure, consequence = failure_of(code), is_victim(code)
         elif self.failure or "signal" in texts:
-            name = texts.get("signal", "")
+            name, code, message = texts.get("signal", ""), None, self.message.format_map(texts)
             failure, consequence = self.signals.get(name) or ended_by(name) or (self.failure or "unknown", False)
-            facts = {"consequence": consequence, **others, **origin}
-            yield FailureSeen(failure=failure, message=self.message.format_map(texts), **facts)
+        else:
+            return
+        if self.consequence is not None:
+            consequence = self.consequence
+        facts = {"consequence": consequence, "exit_code": code, "by": self.by, **origin}
+        yield FailureSeen(failure=failure, message=message, **facts)
 
 
 class LineSpec(Struct, frozen=True, kw_only=True):

@@ -5,18 +5,16 @@ allocated MiB`.
 """
 
 import re
-from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, Final
+from typing import Final
 
 from megatron_monitor.parsers.declared import TABLES
 from megatron_monitor.parsers.declared.failures import SIGNALS, device_bytes, named, signal_name
 from megatron_monitor.parsers.engine import fields
 from megatron_monitor.parsers.engine.prefixes import iso_time
+from megatron_monitor.parsers.engine.spans import Convert
 from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.wrappers import MONTHS, unix_time
-
-Convert = Callable[[str], Any]
 
 LOSSES: Final = "losses"
 """A loss that is stored under its printed name."""
