@@ -186,12 +186,12 @@ def _bytes(value: float | None, unit: float) -> int | None:
     return None if value is None or _bounded(value, abs(value * unit) < _MAX_INTEGER) is None else round(value * unit)
 
 
-def byte_size(text: str, default_unit: str = "b") -> int | None:
-    """Return `12.50 MiB`, `8.61GB` or a number in `default_unit` in bytes."""
+def byte_size(text: str) -> int | None:
+    """Return `12.50 MiB`, `8.61GB` or a number of bytes in bytes."""
     match = _BYTES.match(text)
     if not match:
         return None
-    return _bytes(float(match[1]), 1024.0 ** _BYTE_POWERS.index((match[2] or default_unit)[0].lower()))
+    return _bytes(float(match[1]), 1024.0 ** _BYTE_POWERS.index((match[2] or "b")[0].lower()))
 
 
 def teraflops(text: str) -> float | None:
