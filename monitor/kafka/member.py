@@ -129,7 +129,7 @@ class Member(Service):
             if not shard.open:
                 self._begin(partition, shard)
             elif shard.record.lost:
-                self._close_and_reopen(partition, save=False, seconds=_REOPEN_DELAY)
+                self._close_and_reopen(partition, save=False)
             else:
                 shard.turn()
         for partition in [partition for partition, at in self._reopen.items() if now >= at]:
@@ -137,15 +137,15 @@ class Member(Service):
             self._consumer.pause([TopicPartition(self._topic, partition)])
             self._open(partition)
 
-    def _close_and_reopen(self, partition: int, *, save: bool, seconds: float = 0.0) -> None:
-        """Close the partition now, and open it again after `seconds`."""
+    def _close_and_reopen(self, partition: int, *, save: bool) -> None:
+        """Close the partition now, and open it again: at once if it could be saved."""
         self._close(partition, save=save)
-        self._reopen[partition] = self._clock.monotonic() + seconds
+        self._reopen[partition] = self._clock.monotonic() + (0.0 if save else _REOPEN_DELAY)
 
     def _begin(self, partition: int, shard: Shard) -> None:
         if problem := shard.restore_when_read():
             self._warn(problem)
-            self._close_and_reopen(partition, save=False, seconds=_REOPEN_DELAY)
+            self._close_and_reopen(partition, save=False)
         elif shard.open:
             place = TopicPartition(self._topic, partition, shard.next)
             self._consumer.seek(place)

@@ -87,13 +87,12 @@ class _Tenant:
     paid_until: float = float("-inf")  # monotonic time; the quota of each second pays for its bytes
     requests: int = 0  # that are being answered
 
-    def seconds_until_allowed(self, size: int, quota: int, now: float) -> float:
-        """Charge `size` bytes and return 0, or return the seconds to wait. Ten seconds' quota may come at once."""
+    def charge(self, size: int, quota: int, now: float) -> None:
+        """Charge `size` bytes. Ten seconds' quota may come at once. QuotaError."""
         self.paid_until = max(self.paid_until, now - 10.0)
         if (wait := min(size / quota, 1.0) - (now - self.paid_until)) > 0.0:
-            return wait
+            raise QuotaError("more than receiver.max_bytes_per_second", wait)
         self.paid_until += size / quota
-        return 0.0
 
     def is_within_quota(self, file: StreamFile, quota: ReceiverSettings, now: float) -> bool:
         """Note a write to the stream. False: the tenant has too many streams or runs."""
@@ -216,9 +215,10 @@ class Receiver:
         packing = request.headers.get("content-encoding", "").strip().lower()
         if protocol == "loki" and not as_json and not packing:
             packing = "snappy"  # Loki's own clients send no Content-Encoding
-        with self._turn_of(tenant):
+        with self._turn_of(tenant) as own:
             body = unpack(request.body, packing, MAX_BODY_BYTES)
-            self._charge(tenant, len(body))
+            with self._lock:
+                own.charge(len(body), self._settings.max_bytes_per_second, self._clock.monotonic())
             push = bounded(parse_json(body) if as_json else parse_protobuf(body))
             why = self._store(push, tenant)
         if protocol == "otlp":
@@ -226,8 +226,8 @@ class Receiver:
         return text_reply(400, f"{why}\n") if why else Reply(204, "text/plain", b"")
 
     @contextmanager
-    def _turn_of(self, tenant: str) -> Iterator[None]:
-        """Leave half of the threads to other tenants, if there are any. QuotaError."""
+    def _turn_of(self, tenant: str) -> Iterator[_Tenant]:
+        """Give the tenant. Leave half of the threads to other tenants, if there are any. QuotaError."""
         most = _LIMITS.threads // 2 if len(self._settings.tenants) > 1 else _LIMITS.threads
         with self._lock:
             own = self._tenants.setdefault(tenant, _Tenant())
@@ -235,18 +235,10 @@ class Receiver:
                 raise QuotaError(f"more than {most} requests at once", 1.0)
             own.requests += 1
         try:
-            yield
+            yield own
         finally:
             with self._lock:
                 own.requests -= 1
-
-    def _charge(self, tenant: str, size: int) -> None:
-        """Charge unpacked bytes to the tenant. QuotaError."""
-        quota, now = self._settings.max_bytes_per_second, self._clock.monotonic()
-        with self._lock:
-            seconds = self._tenants[tenant].seconds_until_allowed(size, quota, now)
-        if seconds > 0.0:
-            raise QuotaError("more than receiver.max_bytes_per_second", seconds)
 
     def _store(self, push: Push, tenant: str) -> str:
         """Write the lines. Returns which run was refused because of the tenant's quota; empty: none."""
