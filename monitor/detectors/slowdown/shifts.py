@@ -21,6 +21,7 @@ _SIMILAR_THREE = 5.0  # spread of three residuals, in scales: steps are within i
 _SIMILAR = 0.15  # the same for four and more without the farthest
 _LAST_SLOW = 3  # last iterations that must be slow for that; any of them may begin the return
 _ITERATIONS_TO_RESOLVE = 6  # iterations near the old level that resolve an incident
+_RETURNED = 4  # of them with which the old level continues
 _LASTING = 12  # iterations, all but two of them slow, that are reported however uneven they are
 _SAME_SHIFT = 100  # steps after a shift in which a further one is the same problem: clocks fall step by step
 _LARGE_SHIFT = 3.0  # scales; a larger shift is also compared with the slow stretches of the level
@@ -48,7 +49,7 @@ def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, setting
         if memory.shift is None:
             return True
     threshold = _GROWING if grows else settings.threshold
-    size = shifted(track, needed(track.scale, threshold), threshold, SUM_LIMIT)
+    size = shifted(track, needed(track.scale, threshold), threshold)
     if not size or (size < 0 and shift is None) or (size > 0 and _is_usual(memory, track, size)):
         return changed
     if shift is None and 0 < size < math.log1p(_SETTLED) and _settles(track, step):
@@ -130,15 +131,15 @@ def _suspect(track: Level, settings: SlowdownSettings) -> bool:
     return len(recent) == 3 and min(recent) > far
 
 
-def shifted(track: Level, count: int, threshold: float, sum_limit: float) -> float | None:
+def shifted(track: Level, count: int, threshold: float) -> float | None:
     """Return the size of a certain shift in logarithms, or None."""
     last, scale = sorted(track.recent(3)), track.scale
     if len(last) == 3:  # a large step needs no sum: three similar ones far beyond noise are enough
         far = max(4 * threshold, 6 * scale)
         if last[0] > far and last[2] - last[0] <= min(_SIMILAR_THREE * scale, last[1] / 4):
             return last[1]
-    up = track.up >= sum_limit
-    if not up and track.down < sum_limit:
+    up = track.up >= SUM_LIMIT
+    if not up and track.down < SUM_LIMIT:
         return None
     middle = track.confirmed(count)
     least = max(math.log1p(threshold), scale)
@@ -208,23 +209,18 @@ def _take_shift(memory: SlowdownMemory, track: Level, step: Step, size: float, s
     memory.tracks[memory.key] = level_of(track.values[-since:], track.scale, track.unit)
 
 
-def _resumed(track: Level, shift: Shift, count: int) -> Level:
-    """Return the level before the shift, extended by the last `count` values."""
-    level = shift.before
-    if level is None:
-        level = level_of(track.values[-count:], track.scale, track.unit)
-        level.value = shift.base
-        return level
-    level.values += track.values[-count:]
-    level.seen += count
-    return level
-
-
 def _return(memory: SlowdownMemory, track: Level, shift: Shift) -> None:
-    """End the shift, because the times are back at the old level."""
+    """End the shift, because the times are back at the old level, which continues with the last values."""
     memory.shift = None
     if shift.lines < _NORMAL:
         memory.flaps.append((shift.level - shift.base, shift.lines))
         del memory.flaps[:-_FLAPS]
     if shift.reason != "drift":
-        memory.tracks[memory.key] = _resumed(track, shift, 4)
+        last, level = track.values[-_RETURNED:], shift.before
+        if level is None:
+            level = level_of(last, track.scale, track.unit)
+            level.value = shift.base
+        else:
+            level.values += last
+            level.seen += len(last)
+        memory.tracks[memory.key] = level
