@@ -34,15 +34,11 @@ _VALUES = {
     "software": {},
     "sources": [],
 }
-_ROW = msgspec.defstruct(
-    "Row",
-    ["run", "outcome", *((name, Any, _VALUES.get(name)) for name in _NAMES[2:])],
-    module=__name__,
-)
 if TYPE_CHECKING:
     Row = Any
 else:
-    Row = _ROW
+    _FIELDS = [(name, Any, _VALUES.get(name)) for name in _NAMES[2:]]
+    Row = msgspec.defstruct("Row", ["run", "outcome", *_FIELDS], module=__name__)
 
 
 def row_of(state: RunState, run_state: str, past: Iterable[Transition], peak: float | None) -> Row:
