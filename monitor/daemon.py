@@ -5,11 +5,13 @@ rules, shows and saves. HTTP and output threads ask the loop for a Snapshot (ser
 pending notifications (deliveries.py). A mount that hangs stops only its own reader.
 """
 
+import contextlib
 import faulthandler
 import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial, reduce
 from itertools import chain
@@ -313,15 +315,30 @@ class Daemon:
         self._pipeline.saving.release()
 
 
+def _show_threads(*_: object) -> None:
+    """Write the stack of each thread to standard error.
+
+    This runs under the interpreter's lock. faulthandler reads frames of running threads: one signal of ten killed a
+    busy daemon.
+    """
+    stacks = (
+        f"Thread 0x{identity:x} (most recent call last):\n{''.join(traceback.format_stack(frame))}\n"
+        for identity, frame in sys._current_frames().items()
+    )
+    with contextlib.suppress(OSError):  # by the descriptor: the loop may hold the lock of sys.stderr
+        os.write(sys.stderr.fileno(), "".join(stacks).encode("utf-8", "replace"))
+
+
 def serve(config: Config, configure: Callable[[], Config] | None = None) -> None:
     """Run the daemon in the foreground until SIGTERM or SIGINT. Raises StartError.
 
     SIGTERM ends the daemon after its final metrics were served (`shutdown_grace_period`); SIGINT or a second SIGTERM
-    ends it at once. SIGHUP reads the configuration again by `configure`. SIGUSR1 writes the stack
-    of the loop to standard error, even if it is blocked.
+    ends it at once. SIGHUP reads the configuration again by `configure`. SIGUSR1 writes all stacks to standard error.
     """
-    # the stacks of other threads are not safe to read while they run: one signal of ten killed a busy daemon
-    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)
+    signal.signal(signal.SIGUSR1, _show_threads)
+    faulthandler.register(
+        signal.SIGUSR1, file=sys.stderr, all_threads=False, chain=True
+    )  # the loop's stack, if it is blocked
     daemon = Daemon(config, configure=configure)
     daemon.start()
     signal.signal(signal.SIGTERM, lambda *_: daemon.stop())

@@ -153,6 +153,26 @@ def test_a_taken_port_is_one_clear_line(start: Start, training: Writer) -> None:
     assert "--listen" in done.stderr
 
 
+def test_a_busy_daemon_outlives_who_asks_where_its_threads_are(start: Start, training: Writer) -> None:
+    """SIGUSR1 a hundred times while it reads and answers."""
+    daemon, over = start(str(training.path)), threading.Event()
+
+    def scrape() -> None:
+        while not over.is_set():
+            daemon.get("/metrics")
+
+    scrapers = [threading.Thread(target=scrape, daemon=True) for _ in range(3)]
+    for thread in scrapers:
+        thread.start()
+    for _ in range(100):
+        daemon.process.send_signal(signal.SIGUSR1)
+        over.wait(0.005)
+    over.set()
+    for thread in scrapers:
+        thread.join()
+    assert daemon.status("/-/healthy") == 200
+
+
 def test_the_log_tells_starts_and_ends_once(start: Start, tmp_path: Path) -> None:
     """One line when the backlog is read, one when an attempt begins, one when it ends; runs of before are counted."""
     old, new = tmp_path / "old.log", tmp_path / "new.log"

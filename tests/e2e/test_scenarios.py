@@ -162,7 +162,7 @@ def test_83_sigterm_saves(start: Start, log: Log, config: Path) -> None:
 
 
 def test_84_sd_notify(start: Start, log: Log, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ready, the watchdog while the loop turns, reloading, stopping; SIGUSR1 prints where the loop is."""
+    """Ready, the watchdog while the loop turns, reloading, stopping; SIGUSR1 prints where the threads are."""
     short = Path(f"/tmp/notify-{os.getpid()}")  # a socket's path is short
     monkeypatch.setenv("NOTIFY_SOCKET", str(short))
     monkeypatch.setenv("WATCHDOG_USEC", "1500000")
@@ -189,7 +189,7 @@ def test_84_sd_notify(start: Start, log: Log, config: Path, monkeypatch: pytest.
             sent("WATCHDOG=1")
             daemon.process.send_signal(signal.SIGUSR1)
             text = config.parent / "daemon-0.log"
-            daemon.wait(lambda: 'daemon.py", line' in text.read_text())
+            daemon.wait(lambda: "Thread 0x" in text.read_text() and "daemon.py" in text.read_text())
             daemon.process.send_signal(signal.SIGTERM)
             sent("STOPPING=1")
             assert daemon.process.wait(timeout=slack(5)) == 0
