@@ -385,6 +385,18 @@ def test_a_dead_agent_is_no_hang() -> None:
     assert lab.firing("hang") == ["gpt"]
 
 
+def test_a_receiver_that_stands_hears_no_agent() -> None:
+    """Its report is older than the agent's silence: 51 s of it were seen, and what followed nobody knows."""
+    lab = Pushed("node0")
+    lab.train(range(1, 30))
+    since = lab.now + lab.core.wall_offset
+    for seconds in range(200):
+        until = since + 51.0 if seconds > 56 else None
+        lab.core.listen({}, lab.now, AgentStates({"node0": since}, {"node0": Agent(0.0)}, {}, observed_until=until))
+        Following.wait(lab, 1)
+    assert lab.firing("source_lost") == []
+
+
 def test_the_reason_is_that_the_receiver_refuses_the_lines() -> None:
     """An agent that reports so is alive; if it then dies, the reason is another."""
     lab, reasons = Pushed("node0"), list[str]()
