@@ -49,8 +49,8 @@ class Observing:
             for run in self._watched.runs.values():
                 self.follow(run, now)
         refused = states.refused if states else ()
-        heard_until = now if receiver is None else receiver  # a receiver that does not run hears no agent
-        self._report_lost({one: one in refused for one, since in agents.items() if heard_until - since >= _LOST}, now)
+        known_until = now if receiver is None else receiver  # a receiver that does not run hears no agent
+        self._report_lost({one: one in refused for one, since in agents.items() if known_until - since >= _LOST}, now)
 
     def _report_lost(self, lost: dict[str, bool], now: float) -> None:
         """Report the agents that have been stale for long (True: their lines are refused), and those that returned."""
