@@ -45,13 +45,13 @@ class Instants:
         """Continue the saved instants."""
         self._core = core
         self._steady = SteadyClock(clock) if saved is None else SteadyClock(clock, saved.wall_offset, saved.contact_at)
-        core.wall_offset = self._steady.offset
+        core.set_clock(self._steady.offset)
 
     def now(self) -> float:
         """Return the present instant. A changed wall clock is noted in the core."""
         step = self._steady.look()
         if step:
-            self._core.wall_offset = self._steady.offset
+            self._core.set_clock(self._steady.offset)
         if abs(step) > _JUMP:
             _log.warning("the wall clock was set by %+.0f s; silences are not affected", step)
             self._core.counts.add("clock_jumps_total")

@@ -4,6 +4,8 @@ Each program prints its iteration lines in a format of its own. The sources are 
 `training_log` and `save_checkpoint`. To add a program, add a table to programs.toml and its rules to parsers/formats.
 """
 
+from functools import cache
+
 import msgspec
 from msgspec import Struct
 
@@ -61,6 +63,7 @@ _REVEALING = [
 ]
 
 
+@cache
 def program_of(name: str | None) -> Program:
     """Return the program of this name: UNKNOWN without a name, DECLARED if the table has no program of this name."""
     return (BY_NAME.get(name) or _DECLARED.get(name, DECLARED)) if name else UNKNOWN

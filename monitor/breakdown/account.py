@@ -38,6 +38,8 @@ class TimerLine(Struct, gc=False):
 class TimerReports:
     """The timers since the last iteration line, as JSON values."""
 
+    printed: bool = False
+    """True: the log prints timers."""
     behind: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Timers after the last iteration line."""
     ahead: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -57,6 +59,7 @@ class TimerReports:
 
     def take(self, event: TimersReported, loop_counts: bool) -> None:
         """Process a report of timers. `loop_counts`: the training loop's own line counts the iterations."""
+        self.printed = True
         if event.of_next:
             self.own = event.timers
             return
@@ -89,10 +92,7 @@ class TimerReports:
 
     def close(self, iteration: int | None, seconds: float | None, interval: int) -> None:
         """Close the last line, because the next one came. `iteration`, `seconds` and `interval` are the last line's."""
-        behind = self.behind
-        if not (behind or self.ahead or self.last):
-            return  # the log prints no timers
-        self.last = None
+        behind, self.last = self.behind, None
         if behind and iteration is not None:
             timers = behind
             if not IGNORED.isdisjoint(behind):

@@ -242,6 +242,13 @@ class Core(Watched):
         self.counts.clear("notifications_pending")
         for receiver, many in {**self.outbox.pending(), **self.unposted}.items():
             self.counts.set("notifications_pending", many, receiver)
+        for kind, many in self.kinds.items():
+            self.counts.add("events_total", kind, by=many)
+        self.kinds.clear()
+        if self.last_read is not None:
+            self.counts.add("bytes_total", by=self.read_bytes)
+            self.counts.set("last_read_timestamp_seconds", self.last_read)
+            self.read_bytes, self.last_read = 0, None
         for source in self.sources.values():
             source.count_lines(self.counts)
         return self.counts
@@ -322,11 +329,11 @@ class Core(Watched):
         """Load a saved state, before anything else, and return the positions to verify.
 
         Each source and its run are claimed when the follower has verified the position. Instants continue those that
-        were saved (`wall_offset`).
+        were saved (`set_clock`).
         """
         positions = saved.positions
         self.saved = UnclaimedState(saved)
-        self.wall_offset = saved.wall_offset
+        self.set_clock(saved.wall_offset)
         self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
         self.outbox.restore(saved.pending)
         self.judge.events, self.alerts = saved.events, saved.alerts

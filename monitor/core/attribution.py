@@ -110,6 +110,9 @@ class Attribution:
             member.printed = next(filter(None, printed), member.printed)
         if not STEP_KINDS.isdisjoint(kinds):
             self._note_steps(source, entries, at)
+        run = source.run
+        if run is None or not run.state.copies.joined:
+            return [(entries, at)]
         return run_streams.beyond(source, [(entries, at)])
 
     def _take_unsettled(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> Due:
@@ -171,7 +174,7 @@ class Attribution:
     def _note_steps(self, source: Source, entries: Sequence[LogEvent], at: float) -> None:
         member = source.member
         for entry in entries:
-            if not member.young:
+            if member.steps >= identity.EARLY:
                 break
             if type(entry.event) in STEP_EVENTS:
                 member.note_step(entry.event, entry.raw)
@@ -367,7 +370,7 @@ class Attribution:
                 continue
             if not other.member.steps:
                 self._follow_key(other)
-            elif member.young and identity.relation(member, other.member, self._seen(other)) == "same":
+            elif member.steps < identity.EARLY and identity.relation(member, other.member, self._seen(other)) == "same":
                 copied = identity.is_copy(member, other.member)
                 member.copy_of = other.name if copied else ""
                 self._move(source, other.log.name, f"{'copy of' if copied else 'same job as'} {other.name}")

@@ -5,7 +5,6 @@ and failures in a separate file wait until the file with the training loop is re
 """
 
 import copy
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
@@ -65,7 +64,9 @@ class Folding:
         """Take the events of one delivery. `at`: instant of writing, or of reading if they are live."""
         if entries:
             kinds = [*map(_KIND, entries)]
-            self._count(kinds, entries)
+            self._watched.kinds.update(kinds)
+            if not _FAULTS.isdisjoint(kinds):
+                self._count_faults(entries)
             self._take_due(source, self._attribution.take(source, entries, kinds, at, now), now)
             if source.member.printed:
                 self._attribution.folded(source)
@@ -74,15 +75,12 @@ class Folding:
         elif self._held_back:
             self._held_back.discard(source.name)
 
-    def _count(self, kinds: Sequence[str], entries: Sequence[LogEvent]) -> None:
-        counts = self._watched.counts
-        for kind, many in Counter(kinds).items():
-            counts.add("events_total", kind, by=many)
-        for entry in entries if not _FAULTS.isdisjoint(kinds) else ():
+    def _count_faults(self, entries: Sequence[LogEvent]) -> None:
+        for entry in entries:
             if isinstance(entry.event, Malformed):
-                counts.add("malformed_lines_total", entry.event.rule)
+                self._watched.counts.add("malformed_lines_total", entry.event.rule)
             elif isinstance(entry.event, LineDiscarded):
-                counts.add("lines_total", "too_long")
+                self._watched.counts.add("lines_total", "too_long")
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
         run = source.run

@@ -164,8 +164,8 @@ class MessageHandler:
         at = min(message.at - self._watched.wall_offset, now)
         source.tail.add(message.data, self._watched.sources.tail_bytes)
         entries = source.feed(message, at)
-        self._watched.counts.add("bytes_total", by=len(message.data))
-        self._watched.counts.set("last_read_timestamp_seconds", message.at)
+        self._watched.read_bytes += len(message.data)
+        self._watched.last_read = message.at
         if source.ordered is not None:
             self._holding.add(source.name)
             self._release(source, now)

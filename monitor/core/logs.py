@@ -28,17 +28,33 @@ class Log:
     """Number of sources that have not been read to their end."""
     latest: Experiments | None = None
     """The experiments of the source that is furthest."""
+    label: str = ""
+    """The label of the newest experiment."""
 
     @property
     def current(self) -> Run | None:
         """The run of the newest experiment, if it has begun."""
-        return self.runs.get("" if self.latest is None else self.latest.label)
+        return self.runs.get(self.label)
 
     def note_experiment(self, source: Source) -> None:
         """Note that an experiment of the source may have begun."""
         known = source.experiments
         if known.reported and (self.latest is None or known.number >= self.latest.number):
             self.latest = known
+        if self.latest is not None and self.latest.label != self.label:
+            self.label = self.latest.label
+            self.point()
+        else:
+            source.run = self.runs.get(self.label_of(source))
+
+    def label_of(self, source: Source) -> str:
+        """Return the label of the experiment of its present lines: its own, or else that of the other sources."""
+        return source.experiments.label if source.experiments.reported else self.label
+
+    def point(self) -> None:
+        """Set the run of each source, after a run or an experiment began or a run was dropped."""
+        for source in self.sources.values():
+            source.run = self.runs.get(self.label_of(source))
 
     def with_steps(self) -> list[Source]:
         """Return the sources with steps; all sources if none has steps yet."""
@@ -55,6 +71,6 @@ class Logs(dict[str, Log]):
     def leave(self, log: Log) -> None:
         """Forget a log without sources and runs."""
         if not log.sources:
-            log.latest = None
+            log.latest, log.label = None, ""
             if not log.runs:
                 self.pop(log.name, None)

@@ -101,6 +101,7 @@ class Runs(dict[str, Run]):
         """Remove a run."""
         del self[run.state.name]
         del run.log.runs[run.state.experiment.label]
+        run.log.point()
         self._logs.leave(run.log)
 
     def begin(self, log: Log, label: str, now: float) -> Run:
@@ -131,6 +132,7 @@ class Runs(dict[str, Run]):
     def _add(self, run: Run) -> Run:
         run.state.wall_offset = self.wall_offset
         self[run.state.name] = run.log.runs[run.state.experiment.label] = run
+        run.log.point()
         return run
 
     def make_room(self) -> Run | None:

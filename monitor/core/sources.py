@@ -61,6 +61,8 @@ class Source(Struct, eq=False):
     """Its run, with the reason (attribution.py)."""
     mount: str = ""
     """The mount, which has its own reader thread."""
+    run: "Run | None" = None
+    """The run of its present lines, if it has begun (`Log.point`)."""
     caught_up: bool = False
     """True: it was read to its end once, so new lines are live."""
     behind_bytes: int = 0
@@ -98,17 +100,6 @@ class Source(Struct, eq=False):
     """For a pushed stream: lines that wait for earlier ones."""
     tail: LogTail = field(default_factory=LogTail)
     """Its last lines, for the page."""
-
-    @property
-    def label(self) -> str:
-        """The label of the experiment of its present lines: its own, or that of the other sources of the log."""
-        own, latest = self.experiments, self.log.latest
-        return own.label if own.reported or latest is None else latest.label
-
-    @property
-    def run(self) -> "Run | None":
-        """The run of its present lines, if it has begun."""
-        return self.log.runs.get(self.label)
 
     def feed(self, message: Data, now: float = 0.0) -> Sequence[LogEvent]:
         """Read the next bytes. Return the events of the lines that they complete; none if lines wait to be sorted."""
@@ -254,6 +245,7 @@ class Sources(dict[str, Source]):
         if (dormant := self.dormant_logs.get(log.name)) is not None:
             self.awake(dormant)
         log.sources[source.name] = source
+        source.run = log.runs.get(log.label_of(source))
         log.unread += not source.caught_up
 
     def drop(self, source: Source) -> None:
@@ -266,6 +258,7 @@ class Sources(dict[str, Source]):
     def _leave(self, source: Source) -> None:
         log = source.log
         del log.sources[source.name]
+        source.run = None
         log.unread -= not source.caught_up
         self._logs.leave(log)
 

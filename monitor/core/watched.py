@@ -30,7 +30,8 @@ class Watched:
     def __init__(self, config: Config, judge: Evaluator, *, charts: bool) -> None:
         """`charts`: keep the data of the charts."""
         self._charts = charts
-        self._wall_offset = 0.0
+        self.wall_offset = 0.0
+        """Unix time minus instant, seconds (`set_clock`)."""
         self.counts = MonitorCounts()
         """The monitor's own counters."""
         self.quarantine = Quarantine(self.counts)
@@ -42,6 +43,12 @@ class Watched:
         """The parts of the state that changed since they were saved; the part of a log has its name."""
         self.save_soon = False
         """True: save at once, because a notification is pending or a file was rotated."""
+        self.read_bytes = 0
+        """Bytes that were read and are not counted yet (`counted`)."""
+        self.last_read: float | None = None
+        """Unix time of the last read."""
+        self.kinds = Counter[str]()
+        """Kind of event -> how many were read since they were counted (`counted`)."""
         self.dormant_seconds = float("inf")
         """Age in seconds after which a file without a training becomes dormant."""
         self.saved = UnclaimedState(LogState())
@@ -139,15 +146,10 @@ class Watched:
         """End the open incidents of a run that is dropped."""
         self.of_run(run, lambda: give_up(run.book, run.state, now, why), failed=bool(run.failed))
 
-    @property
-    def wall_offset(self) -> float:
-        """Unix time minus instant, seconds. Set at the start and when the wall clock was set."""
-        return self._wall_offset
-
-    @wall_offset.setter
-    def wall_offset(self, seconds: float) -> None:
-        if seconds != self._wall_offset:
-            self._wall_offset = self.runs.wall_offset = seconds
+    def set_clock(self, seconds: float) -> None:
+        """Set Unix time minus instant: at the start, and when the wall clock was set."""
+        if seconds != self.wall_offset:
+            self.wall_offset = self.runs.wall_offset = seconds
             self.changed = True
             for run in self.runs.values():
                 run.state.wall_offset = seconds
@@ -185,10 +187,9 @@ class Watched:
 
     def run_of(self, source: Source, now: float) -> Run | None:
         """Return the run of the source's present lines, new or saved; None if there are too many live runs."""
-        log, label = source.log, source.label
-        run = log.runs.get(label)
-        if run is not None:
-            return run
+        if source.run is not None:
+            return source.run
+        log, label = source.log, source.log.label_of(source)
         name = experiment_name(log.name, label)
         if self.runs.full(pushed=source.ordered is not None) and not self._make_room(name, source, now):
             return None

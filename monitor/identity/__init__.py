@@ -36,7 +36,8 @@ from megatron_monitor.run.job import Candidate
 from megatron_monitor.run.restarts import JOB_VARIABLE
 from megatron_monitor.run.steps.copies import Report
 
-_EARLY: Final = 64  # first steps that are kept of a stream
+EARLY: Final = 64
+"""First steps that are kept of a stream, to be compared with those of other streams."""
 _MAX_LINE_DIGESTS: Final = 8  # first step lines that are kept as digests
 _MIN_DIFFERENT_STEPS: Final = 2  # different steps after which two streams count as different
 
@@ -124,7 +125,7 @@ class StreamIdentity(Struct, omit_defaults=True, gc=False):
         """Record a step and its line."""
         self.steps += 1
         self.rank = event.rank if self.rank is None else self.rank
-        if len(self.early) < _EARLY and (report := report_of(event)) is not None:
+        if len(self.early) < EARLY and (report := report_of(event)) is not None:
             self.early.setdefault(*report)
             if len(self.lines) < _MAX_LINE_DIGESTS and event.kind != TrainerProgressed.kind:
                 self.lines += (crc32(raw if isinstance(raw, bytes) else raw.encode()),)
@@ -133,11 +134,6 @@ class StreamIdentity(Struct, omit_defaults=True, gc=False):
     def reported_nothing(self) -> bool:
         """True if nothing so far shows a training or a job."""
         return not (self.key or self.steps or self.arguments is not None)
-
-    @property
-    def young(self) -> bool:
-        """True while it has few steps, which can be compared with other streams."""
-        return self.steps < _EARLY
 
 
 def named(path: str, watches: Sequence[Watch] = ()) -> RunName:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from megatron_monitor.charts.steady import AtSize
 from megatron_monitor.detectors.slowdown.messages import level, standing
 from megatron_monitor.incidents import Transition
 from megatron_monitor.model import flops
@@ -19,6 +18,7 @@ from megatron_monitor.parsers.tables import rows_of
 from megatron_monitor.reports.outcome import outcome, remark
 from megatron_monitor.run import derived
 from megatron_monitor.run.state import RunState
+from megatron_monitor.run.steps.pace import AtSize
 
 _NOT_STEADY = 2  # iterations of a run without steady time: the first one warms up, and one value has no median
 

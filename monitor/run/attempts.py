@@ -268,12 +268,12 @@ def _see_iteration(state: RunState, event: IterationLogged, source: str) -> Seen
     if iteration == last and event.format not in BY_NAME:
         return "step of another format"  # a redrawn progress bar
     highest = state.learned.highest_iteration
-    known = highest is not None and iteration <= highest
-    # a stream repeats its own steps after an end: the next attempt computes the same with the same seed
-    again = _is_over(attempt) and iteration < (state.copies.position(source).last_iteration or 0)
-    if known and not again and state.copies.is_copy(event, source, attempt.number):
-        return "copy of a step"
-    if not known and last is not None and iteration == last + attempt.every:
+    if highest is not None and iteration <= highest:
+        # a stream repeats its own steps after an end: the next attempt computes the same with the same seed
+        again = _is_over(attempt) and iteration < (state.copies.position(source).last_iteration or 0)
+        if not again and state.copies.is_copy(event, source, attempt.number):
+            return "copy of a step"
+    elif last is not None and iteration == last + attempt.every:
         return "new step"
     return _see_another(state, iteration) or _see_order(state, event, source, counted=counted)
 

@@ -67,6 +67,16 @@ def printed_tflops(state: RunState) -> float | None:
     return attempt.latest.tflops if attempt.latest.tflops is not None else attempt.effective_tflops
 
 
+def tflops_of_step(state: RunState) -> float | None:
+    """Return the TFLOPs of the last step: as printed, or computed over its own time."""
+    attempt, seconds = state.attempt, state.attempt.step_seconds
+    printed = printed_tflops(state)
+    if printed is not None or not (seconds and attempt.pure_seconds):
+        return printed
+    computed = computed_tflops(state)
+    return computed[1] * attempt.pure_seconds / seconds if computed else None
+
+
 def peak_tflops(state: RunState, configured: float | None) -> float | None:
     """Return the peak of one GPU: configured, or by the GPU's name in the log; None if unknown."""
     attempt = state.attempt

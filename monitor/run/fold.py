@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from megatron_monitor.breakdown.account import has_step_timers
-from megatron_monitor.charts.steady import SampledValues
 from megatron_monitor.model.flops import EFFECTIVE
 from megatron_monitor.parsers import events
 from megatron_monitor.parsers.engine.fields import whole
@@ -25,6 +24,7 @@ from megatron_monitor.run.restarts import enter
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.engine import fold_engine_step
 from megatron_monitor.run.steps.loop import fold_iteration
+from megatron_monitor.run.steps.pace import SampledValues
 from megatron_monitor.run.steps.trainer import fold_trainer_log, fold_trainer_progress
 
 _MORE = BETWEEN_STEPS | PART_OF.keys()
@@ -172,10 +172,12 @@ def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: f
     A silence that was reported as a hang only shows that it may come again.
     """
     since, silences, attempt = state.silent_since(at), state.learned.silences, state.attempt
-    if since is None or not state.live or at <= (state.progress_at or 0.0) or state.suspended:
+    if since is None or not state.live or at <= (state.progress_at or 0.0):
+        return
+    if state.job is not None and state.suspended:
         return
     seconds = max(0.0, at - since)
-    if attempt.hung or silences.is_forgiven(kind, seconds):
+    if attempt.hung or (silences.forgiven and silences.is_forgiven(kind, seconds)):
         silences.forgive(kind, seconds, at)
     if not attempt.hung:
         _learn(state, before, kind, event, seconds)

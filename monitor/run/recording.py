@@ -104,12 +104,12 @@ def _row(state: RunState, time: float | None) -> Row:
     """Return a row in the order of history.SERIES."""
     attempt = state.attempt
     latest, memory = attempt.latest, attempt.memory
-    seconds, tflops = attempt.step_seconds, derived.printed_tflops(state)
-    if tflops is None and seconds and attempt.pure_seconds and (computed := derived.computed_tflops(state)):
-        tflops = computed[1] * attempt.pure_seconds / seconds  # over the step's own time
+    seconds, tflops = attempt.step_seconds, latest.tflops
+    if tflops is None:
+        tflops = derived.tflops_of_step(state)
     samples, tokens = state.history.consumed.take(
         latest.iteration or 0, latest.consumed_samples, latest.consumed_tokens,
-        derived.batch_size(state), derived.sequence_length(state),
+        latest.global_batch_size, latest.sequence_length or attempt.topology.sequence_length,
     )  # fmt: skip
     return (
         latest.iteration,
@@ -119,7 +119,7 @@ def _row(state: RunState, time: float | None) -> Row:
         latest.grad_norm,
         latest.loss_scale,
         seconds,
-        state.last_baseline,
+        attempt.pace.baseline or state.learned.baseline,
         tflops,
         memory.max_reserved or memory.max_allocated,
         latest.learning_rate,

@@ -26,6 +26,7 @@ _REPEATED = (
 def join(state: RunState, source: str, other: str, *, live: bool) -> None:
     """Note that both streams report one training. History (not `live`) passes through its attempts again."""
     number, copies = state.attempt.number, state.copies
+    copies.joined = True
     mine, its = copies.position(source), copies.position(other)
     if not its.is_replica:
         its.replica_attempt = number if its.first_attempt == NO_ATTEMPT else its.attempt

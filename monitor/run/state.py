@@ -22,7 +22,6 @@ from typing import Any
 
 from megatron_monitor.breakdown.account import TimerReports
 from megatron_monitor.charts.history import History
-from megatron_monitor.charts.steady import Steady
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.nodes.collectives import Report
 from megatron_monitor.parsers.events import text_of
@@ -31,7 +30,7 @@ from megatron_monitor.run.ending import RUNNING, Ending, Evidence
 from megatron_monitor.run.phases import Parts, Phase
 from megatron_monitor.run.silence import Coverage, Intervals, Silences
 from megatron_monitor.run.steps.copies import CountedSteps, Overflows
-from megatron_monitor.run.steps.pace import Histogram, Pace
+from megatron_monitor.run.steps.pace import Histogram, Pace, Steady
 from megatron_monitor.run.steps.sources import EngineState, StepSource, TrainerState
 from megatron_monitor.run.steps.timing import StepTimer
 

@@ -75,6 +75,8 @@ class CountedSteps(Struct):
     positions: dict[str, StreamPosition] = field(default_factory=dict)
     several: bool = False
     """More than one stream has reported iterations."""
+    joined: bool = False
+    """A stream was found to be a replica (run/replicas.py)."""
     furthest: dict[str, float] = field(default_factory=dict)
     """Kind of line -> the last step that any replica has reported in `furthest_attempt`."""
     furthest_attempt: int = NO_ATTEMPT
@@ -103,7 +105,8 @@ class CountedSteps(Struct):
         )  # fmt: skip
         seen[iteration] = [*seen.pop(iteration, ())[1 - _MAX_REPORTS :], report]
         self.count(stream, attempt).last_iteration = iteration
-        _trim(seen, RING if self.several else _RING_OF_ONE)
+        if len(seen) > 2 * (size := RING if self.several else _RING_OF_ONE):
+            _trim(seen, size)
 
     def is_reported(self, step: int, event: EngineStepLogged, attempt: int) -> bool:
         """Return True if DeepSpeed's engine has reported the same line of this step in this attempt."""
@@ -112,7 +115,8 @@ class CountedSteps(Struct):
     def record(self, step: int, event: EngineStepLogged, attempt: int) -> None:
         """Remember a step of DeepSpeed's engine."""
         self.steps[step] = (attempt, event.form, event.loss, event.learning_rate, event.seconds_per_step)
-        _trim(self.steps, _RING_OF_ONE)
+        if len(self.steps) > 2 * _RING_OF_ONE:
+            _trim(self.steps, _RING_OF_ONE)
 
     def note_step(self, event: Event, stream: str) -> None:
         """Record the step of a stream that is not a replica; ReplicaAttempts records those of replicas."""
@@ -148,10 +152,9 @@ def _same(one: float | None, other: float | None) -> bool:
 
 
 def _trim(ring: dict[int, Any], size: int) -> None:
-    """Keep the newest `size` entries once there are twice as many."""
-    if len(ring) > 2 * size:
-        for key in tuple(islice(ring, len(ring) - size)):
-            del ring[key]
+    """Keep the newest `size` entries."""
+    for key in tuple(islice(ring, len(ring) - size)):
+        del ring[key]
 
 
 _COPY_WITHIN = 10  # iterations within which the same overflow is a copy: loss scale windows are longer

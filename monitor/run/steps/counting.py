@@ -41,8 +41,8 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     attempt, iteration, at = state.attempt, report.iteration, report.context.at
     last = attempt.last_iteration
     first, outside = last is None, attempt.engine.gap.outside if attempt.step_source == "engine" else None
-    # complete the timers of the report before
-    attempt.timers.close(last, outside[1] if outside else attempt.step_seconds, attempt.every)
+    if attempt.timers.printed:  # complete the timers of the report before
+        attempt.timers.close(last, outside[1] if outside else attempt.step_seconds, attempt.every)
     delta = iteration - (last or 0)
     if last is None or delta != attempt.log_interval:
         delta = _interval(state, iteration)
@@ -56,7 +56,8 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     attempt.iterations += delta
     state.iterations_total += delta
     attempt.setup_events.clear()
-    pass_by(attempt, at, report.context.source, step=True)
+    if attempt.evidence or attempt.collectives:
+        pass_by(attempt, at, report.context.source, step=True)
     attempt.step_seconds, attempt.others = None, 0
     if report.passed is not None:
         state.add_seconds(report.passed)

@@ -1,14 +1,20 @@
-"""Learns the normal time of a run's iterations and predicts the next one.
+"""The times of a run's iterations in bounded memory. `Pace` predicts the next, `Steady` is for reports.
 
 Evaluation and saving are subtracted before a time comes here. The time depends on the batch size (a ramp-up is
-planned), so that there is one window per global batch size, for the newest sizes only.
+planned), so that times are kept by global batch size, for the newest sizes only. The first iteration of an attempt, and
+one with an evaluation or save that cannot be subtracted, are not added.
 """
 
+import math
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
+from megatron_monitor.statistics.median import median
+
 _WINDOW = 64  # remembered iterations per batch size: enough for a stable median, few enough to follow a level shift
 _SIZES = 4  # remembered batch sizes: a ramp-up has many, and only the last few predict the next
+_KEEP = 512  # values of a sample: all of them up to this number, then evenly spaced ones
+_MIN_KNOWN = 3  # iterations after which their median is normal
 _INTERVALS = (100, 50, 25, 20, 10, 5, 4, 2, 1)  # usual log intervals
 HISTOGRAM_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
 """Seconds, from a small model on one node to 200B on a few nodes."""
@@ -46,6 +52,8 @@ class Pace:
     """The values of the current window in ascending order, for its median at each step."""
     middle: float = 0.0
     """Their median."""
+    baseline: float | None = None
+    """The same from the third on, because the first one of an attempt is an outlier."""
 
     def add(self, seconds: float, batch_size: int | None) -> None:
         """Add the seconds of an iteration."""
@@ -62,18 +70,12 @@ class Pace:
             del self.ordered[bisect_left(self.ordered, window.pop(0))]
         count = len(window)
         self.middle = (self.ordered[(count - 1) // 2] + self.ordered[count // 2]) / 2
+        self.baseline = self.middle if count >= _MIN_KNOWN else None
 
     @property
     def window(self) -> list[float]:
         """Return the last seconds per iteration at the current batch size, the newest last."""
         return self.windows.get(self.last_batch_size, [])
-
-    @property
-    def baseline(self) -> float | None:
-        """Return the median seconds per iteration at the current batch size. None before the third, because the first
-        is an outlier.
-        """
-        return self.middle if len(self.ordered) >= 3 else None
 
     @property
     def band(self) -> tuple[float, float] | None:
@@ -89,3 +91,61 @@ class Pace:
         """
         window = self.windows.get(self.last_batch_size)
         return max(self.middle, window[-1]) if window else None
+
+
+@dataclass(slots=True)
+class SampledValues:
+    """Values thinned to each `stride`-th. Which ones are stored depends only on their number."""
+
+    values: list[float] = field(default_factory=list)
+    stride: int = 1
+    seen: int = 0
+
+    def add(self, value: float) -> None:
+        """Add a value unless it is NaN."""
+        if not math.isfinite(value):
+            return
+        if self.seen % self.stride == 0:
+            self.values.append(value)
+            if len(self.values) > _KEEP:
+                del self.values[1::2]
+                self.stride *= 2
+        self.seen += 1
+
+    @property
+    def median(self) -> float | None:
+        """Return the median. None: no values."""
+        return median(self.values) if self.values else None
+
+
+@dataclass(slots=True)
+class AtSize:
+    """At one global batch size: seconds per iteration without evaluation and saving, and TFLOPs as printed for them."""
+
+    seconds: SampledValues = field(default_factory=SampledValues)
+    tflops: SampledValues = field(default_factory=SampledValues)
+
+
+@dataclass(slots=True)
+class Steady:
+    """Times of the whole run by global batch size (0: unknown), the newest last."""
+
+    sizes: dict[int, AtSize] = field(default_factory=dict)
+
+    def add(self, batch_size: int | None, seconds: float, tflops: float | None) -> None:
+        """Add a steady iteration. `tflops` only if it was printed for this time."""
+        sizes, key = self.sizes, batch_size or 0
+        at = sizes.pop(key) if key in sizes else AtSize()
+        sizes[key] = at  # the newest is last
+        while len(sizes) > _SIZES:
+            del sizes[next(iter(sizes))]
+        at.seconds.add(seconds)
+        if tflops is not None:
+            at.tflops.add(tflops)
+
+    def chosen(self, planned: int | None) -> tuple[int | None, AtSize] | None:
+        """Return the run's representative batch size: the planned one if it was reached, else the last one."""
+        if not self.sizes:
+            return None
+        key = planned if planned in self.sizes else next(reversed(self.sizes))
+        return key or None, self.sizes[key or 0]

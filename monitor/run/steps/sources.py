@@ -7,8 +7,8 @@ replaces a later one that has counted in the same attempt.
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from megatron_monitor.charts.steady import SampledValues
 from megatron_monitor.parsers.events import TrainerProgressed
+from megatron_monitor.run.steps.pace import SampledValues
 from megatron_monitor.statistics.median import median
 
 _KEPT_STEPS = 32

@@ -69,7 +69,7 @@ def test_what_a_log_cannot_say() -> None:
 def test_the_clock_of_slurm_is_ahead_of_ours(ran: str, known: bool) -> None:
     """By two hours: how long the job has run shows that it began before the log's last line."""
     site = Site()
-    site.core.wall_offset = -7200.0
+    site.core.set_clock(-7200.0)
     site.wait(150)
     site.answer(shown(RunTime=ran))
     site.wait(1)

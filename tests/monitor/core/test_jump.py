@@ -29,7 +29,7 @@ class Lab:
         self.clock = ManualClock()
         self.steady = SteadyClock(self.clock, offset)
         self.core = Core(load("", ["runs=[{paths: [/x.log]}]", "detectors.hang.minimum=60s"]))
-        self.core.wall_offset = offset
+        self.core.set_clock(offset)
         self.written = self.at = 0
         wall = self.clock.wall()
         self.core.handle(Opened("/x.log", "/x.log", None, 0, wall, resumed=False, mount="/"), self.now)
@@ -39,7 +39,7 @@ class Lab:
     def now(self) -> float:
         """As the daemon asks for it."""
         if self.steady.look():
-            self.core.wall_offset = self.steady.offset
+            self.core.set_clock(self.steady.offset)
         return self.steady.now()
 
     def second(self, behind: float = 0.0) -> list[Any]:
@@ -140,7 +140,7 @@ def restarted(lab: Lab, offset: float, away: float = 0.0, unseen: float = 0.0) -
     again.core = Core(lab.core.config)
     position = again.core.restore(saved)["/x.log"]
     again.steady = SteadyClock(again.clock, saved.wall_offset, saved.contact_at)
-    again.core.wall_offset = again.steady.offset
+    again.core.set_clock(again.steady.offset)
     again.written, again.at = lab.written, lab.at
     wall = again.clock.wall()
     opened = Opened("/x.log", "/x.log", position, lab.at, wall, resumed=True, offset=position.start, mount="/")

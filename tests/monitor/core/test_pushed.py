@@ -86,7 +86,7 @@ def test_our_clock_is_set_while_the_agents_go_on() -> None:
     lab = Pushed("node0")
     lab.push((0.0, arguments()))
     for first, set_by in ((1, 0.0), (40, 2548.0), (80, 2372.0), (120, -3000.0)):
-        lab.core.wall_offset = set_by
+        lab.core.set_clock(set_by)
         lab.train(range(first, first + 40))
     assert lab.reported == []
     lab.wait(600)

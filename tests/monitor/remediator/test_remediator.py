@@ -161,7 +161,7 @@ def test_a_clock_that_is_set_changes_no_decision(days: int, killed: bool) -> Non
     """
     site = Remediated(REQUEUE.replace("for", "per_day: 1, for"))
     site.wait(20)
-    site.core.wall_offset = 86400.0 * days
+    site.core.set_clock(86400.0 * days)
     if killed:
         site.restart()
     site.wait(90)

@@ -6,7 +6,7 @@ import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.charts.steady import SampledValues, Steady
+from megatron_monitor.run.steps.pace import SampledValues, Steady
 
 
 @given(st.lists(st.floats(0.01, 1e4), min_size=1, max_size=500))
