@@ -228,7 +228,7 @@ def _iterate(scenario: Scenario, run: Run, active: list[Fault]) -> Generator[Emi
         yield from (Emission(*one) for one in before)
     yield Emission(run.at, text, asdict(step))
     if step.memory is not None:
-        yield Emission(run.at, lines.memory_lines(scenario, run.iteration, step.memory))
+        yield Emission(run.at, say("memory", scenario, 0.0, iteration=run.iteration, grown=step.memory))
     return step
 
 
@@ -237,7 +237,8 @@ def _interrupt(scenario: Scenario, run: Run, step: Step, kinds: set[str]) -> Gen
     if scenario.eval_interval and run.iteration % scenario.eval_interval == 0:
         run.at += scenario.eval_seconds
         run.pending_overhead += scenario.eval_seconds
-        yield Emission(run.at, lines.validation(scenario, run.iteration, 2.1 + _unlearned(run.iteration), run.at))
+        loss = 2.1 + _unlearned(run.iteration)
+        yield Emission(run.at, say("validation", scenario, run.at, iteration=run.iteration, loss=loss))
         if "hang_evaluation" in kinds:
             return True
     if step.save_seconds is None:
