@@ -287,7 +287,7 @@ def _of_the_run(state: RunState) -> dict[str, Any]:
     return {
         "iteration": state.attempt.latest.iteration,
         "gpus": state.attempt.topology.world_size,
-        "job": "" if state.job is None else state.job.array_id or state.job.id,
+        "job": "" if state.job is None else state.job.number,
         "checkpoint": state.learned.checkpoints.last_iteration,
     }
 

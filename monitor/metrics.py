@@ -159,7 +159,7 @@ def _job(view: RunView) -> Iterator[MetricSample]:
     if job is not None:
         code = "" if job.exit_code is None or job.state not in OVER else str(job.exit_code)
         limit = "" if job.time_limit is None else f"{job.time_limit:.0f}"
-        texts = (job.array_id or job.id, job.state, job.reason, code, job.nodes, str(job.restarts), limit)
+        texts = (job.number, job.state, job.reason, code, job.nodes, str(job.restarts), limit)
         yield MetricSample(tuple(clean_label(text) for text in texts), 1.0)
 
 

@@ -125,7 +125,7 @@ class Advisor(Extension):
                 advice,
                 attempt=state.attempt.number,
                 incidents=[opened(state, one) for one in run.book.open.values() if not one.display_only],
-                job="" if state.job is None else state.job.array_id or state.job.id,
+                job="" if state.job is None else state.job.number,
                 streams=[self._stream(source) for source in sources],
                 followed=not unread,
                 progress_at=state.unix(state.progress_at),

@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from megatron_monitor.detectors.base import Severity
+from megatron_monitor.run.job import OVER
+from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.store import read_foreign
 
 # The observer keeps what it reads of another program in its own state, whose numbers have 64 bits.
@@ -47,16 +49,8 @@ class Execution(Struct):
     planned_at: _Instant
     dry_run: bool
     steps: list[Step]
-    job: str = ""
-    """`8_3` for an array task."""
-    job_id: str = ""
-    """Slurm's plain number of the job."""
-    job_uid: _Number | None = None
-    job_started_at: _Instant | None = None
-    """By Slurm's clock, Unix seconds."""
-    job_restarts: _Number = 0
-    over: bool = False
-    """True: the job had ended when the execution was planned."""
+    was: SlurmJob
+    """The job when the execution was planned."""
     proof: list[str] = field(default_factory=list)
     """Files that prove that the run belongs to this job."""
     attempt: _Number = 0
@@ -77,6 +71,16 @@ class Execution(Struct):
     def id(self) -> str:
         """An id that stays unique if the record is lost and begun again."""
         return f"{self.planned_at} {self.number}"
+
+    @property
+    def job(self) -> str:
+        """Number of the job."""
+        return self.was.number
+
+    @property
+    def over(self) -> bool:
+        """True if the job had ended when the execution was planned."""
+        return self.was.state in OVER
 
     @property
     def open(self) -> bool:

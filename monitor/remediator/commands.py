@@ -67,28 +67,28 @@ class Slurm:
 
     # --- before -----------------------------------------------------------------------------------------------------
 
-    def check(self, execution: Execution, job: SlurmJob, record: Record) -> None:
+    def check(self, execution: Execution, record: Record) -> None:
         """Check everything that could refuse the steps, without a change in Slurm. Raises LaterError.
 
         A refused step becomes `skipped`; a resubmission that is not needed becomes `done`.
         """
         for step in execution.steps:
-            if step.action == "drain" and step.commands and (why := self._undrainable(execution, step, job, record)):
+            if step.action == "drain" and step.commands and (why := self._undrainable(execution, step, record)):
                 step.status, step.outcome = "skipped", f"{NOT_DONE}{why}"
         ending = [step for step in execution.steps if step.action in ENDING]
         try:
             if ending:
-                self._check_restart(execution, ending[-1].action, job)
+                self._check_restart(execution, ending[-1].action)
         except RefusedError as why:
             for step in ending:
                 step.status, step.outcome = "skipped", f"{NOT_DONE}{why}"
 
-    def _check_restart(self, execution: Execution, action: str, job: SlurmJob) -> None:
-        self._unchanged(execution, job)
+    def _check_restart(self, execution: Execution, action: str) -> None:
+        self._unchanged(execution, execution.was)
         others = list[Successor]()
         # A job that waited for the end may have begun after it; a running job that is requeued keeps its place.
         if action == "resubmit" or execution.over:
-            others = self._others(execution, job, action, ended=job.ended_at if execution.over else None)
+            others = self._others(execution, action, ended=execution.was.ended_at if execution.over else None)
             if others and (execution.over or not all(one.follows for one in others)):
                 raise RefusedError(f"job {others[0].number} {others[0].why}")
         if others:
@@ -97,8 +97,8 @@ class Slurm:
                     step.status, step.outcome = "done", f"not submitted: job {others[0].number} follows by itself"
                     execution.new_job = others[0].number
             return
-        tests = trials_of(execution, job)
-        if action == "resubmit" and (lost := self._lost(execution, job, tests)):
+        tests = trials_of(execution)
+        if action == "resubmit" and (lost := self._lost(execution, tests)):
             raise RefusedError(
                 f"job {execution.job} was submitted with {lost}, which a new one would not have: requeue it"
             )
@@ -106,17 +106,17 @@ class Slurm:
             if message := self._call(test).message:
                 raise RefusedError(f"{' '.join(test[:2])}: {message}")
 
-    def _lost(self, execution: Execution, job: SlurmJob, tests: Sequence[Sequence[str]]) -> str:
+    def _lost(self, execution: Execution, tests: Sequence[Sequence[str]]) -> str:
         """Return an option of the job that a new job of the same script would lack, by the accounting; empty: none."""
         options = {word for test in tests for word in test}
-        if job.command.split(" ")[0] not in options:
+        if execution.was.command.split(" ")[0] not in options:
             return ""  # the site's own script decides about its options
         found = self._call(("sacct", "-X", "-n", "-P", "-o", "SubmitLine", "-j", execution.job))
         return (
             lost_option(found.output.decode("utf-8", "replace").partition("\n")[0], options) if found.code == 0 else ""
         )
 
-    def _undrainable(self, execution: Execution, step: Step, job: SlurmJob, record: Record) -> str:
+    def _undrainable(self, execution: Execution, step: Step, record: Record) -> str:
         """Return why the nodes are not drained; empty: they may be. Slurm must report them as unhealthy, too."""
         found = self._call(("scontrol", "show", "node", "-o"))
         if found.message:
@@ -124,7 +124,7 @@ class Slurm:
         lines = found.output.decode("utf-8", "replace").split("\n")
         states = {match[1]: match[2] for line in lines if (match := _NODE.match(line))}
         for name in drained(step):
-            if job.state != "NODE_FAIL" and not any(word in states.get(name, "") for word in _SICK):
+            if execution.was.state != "NODE_FAIL" and not any(word in states.get(name, "") for word in _SICK):
                 return f"only the log names {name}: Slurm reports it as {states.get(name, 'unknown')}"
         ours = sum("DRAIN" in line and bool(_OURS.search(line)) for line in lines)
         return too_many_drained(execution, record, ours, len(states))
@@ -158,15 +158,15 @@ class Slurm:
 
     def _unchanged(self, execution: Execution, job: SlurmJob) -> None:
         """Raise RefusedError unless the job is unchanged since the plan was made."""
-        number = execution.job
-        if (job.id, job.array_id or job.id) != (execution.job_id, number):
-            raise RefusedError(f"Slurm shows job {job.array_id or job.id} in place of {number}")
-        if job.uid != execution.job_uid:
+        number, was = execution.job, execution.was
+        if (job.id, job.number) != (was.id, number):
+            raise RefusedError(f"Slurm shows job {job.number} in place of {number}")
+        if job.uid != was.uid:
             raise RefusedError(f"job {number} now belongs to another user: {job.user}")
         doubts = [_doubt(path, job) for path in execution.proof]
         if all(doubts):
             raise RefusedError(f"job {number} is not proven: {doubts[0] if doubts else 'no file says so'}")
-        if job.restarts != execution.job_restarts or job.started_at != execution.job_started_at:
+        if job.restarts != was.restarts or job.started_at != was.started_at:
             raise RefusedError(f"job {number} was started again since")
         if execution.over != (job.state in OVER) or (not execution.over and job.state != "RUNNING"):
             raise RefusedError(f"job {number} is {job.state} now")
@@ -186,7 +186,7 @@ class Slurm:
             return True, f"not submitted: job {execution.job} has completed by itself"
         if execution.ended_job and job.state != "CANCELLED":
             raise RefusedError(f"job {execution.job} is {job.state} instead of CANCELLED")
-        if others := self._others(execution, job, "resubmit"):
+        if others := self._others(execution, "resubmit"):
             raise RefusedError(f"job {others[0].number} {others[0].why}")
         command = step.commands[0]
         finished = self._call((command[0], "--hold", *command[1:]))
@@ -196,12 +196,12 @@ class Slurm:
         if finished.message or submitted is None:
             held = "" if finished.code else "; a held job may be in the queue"
             return False, f"sbatch: {finished.message or 'no job number was printed'}{held}"
-        return self._release(execution, job, submitted[1].decode())
+        return self._release(execution, submitted[1].decode())
 
-    def _release(self, execution: Execution, job: SlurmJob, number: str) -> tuple[bool, str]:
+    def _release(self, execution: Execution, number: str) -> tuple[bool, str]:
         """Release the new job, or cancel it if another job continues the training."""
         try:
-            others = self._others(execution, job, "resubmit", number)
+            others = self._others(execution, "resubmit", number)
         except LaterError as why:
             return False, f"submitted job {number}, which is held: {why}"
         first = [one.number for one in others if not one.held or int(one.number) < int(number)]
@@ -211,13 +211,12 @@ class Slurm:
         execution.new_job = first[0] if first else number
         return True, f"job {first[0]} came first" if first else f"submitted job {number}"
 
-    def _others(
-        self, execution: Execution, job: SlurmJob, action: str, but: str = "", ended: float | None = None
-    ) -> list[Successor]:
+    def _others(self, execution: Execution, action: str, but: str = "", ended: float | None = None) -> list[Successor]:
         """Return jobs other than `but` that continue the training. `ended`: when the job ended by itself.
 
         Raises LaterError and RefusedError.
         """
+        job = execution.was
         if action == "resubmit" and job.uid != self.uid:
             raise RefusedError(f"sbatch would submit as uid {self.uid}, and job {execution.job} is {job.user}'s")
         if not (job.command and job.directory):
@@ -264,7 +263,7 @@ class Slurm:
         if answer.gone:
             execution.stuck = f"job {execution.new_job} is gone from Slurm"
         elif job is not None:
-            execution.begun = job.state not in WAITING and job.started_at != execution.job_started_at
+            execution.begun = job.state not in WAITING and job.started_at != execution.was.started_at
             never = job.state in WAITING and job.reason.startswith(_NEVER)
             execution.stuck = f"job {execution.new_job} is {job.state} for {job.reason}" if never else ""
 

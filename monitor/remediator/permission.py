@@ -59,7 +59,7 @@ def of_job(
     """Return why Slurm's facts forbid an action; empty: they do not. `own_job`: the remediator's own job. `now`: Unix
     seconds.
     """
-    number, output = job.array_id or job.id, job.output or "unknown"
+    number, output = job.number, job.output or "unknown"
     owners = {None if one.pushed else one.owner for one in advice.streams}
     shown = ", ".join(sorted("unknown" if one is None else f"uid {one}" for one in owners)) or "unknown"
     by = f" by {job.cancelled_by}" if job.cancelled_by else ""

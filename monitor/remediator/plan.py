@@ -53,11 +53,11 @@ def plan(
     remediation: Remediation, advice: Advice, incident: OpenIncident, job: SlurmJob, record: Record, now: float
 ) -> Execution:
     """Return the execution with its steps. `now`: an instant of the record. Raises RefusedError."""
-    number, previous = job.array_id or job.id, _counting(remediation, advice, record)
+    number, previous = job.number, _counting(remediation, advice, record)
     if remediation.opt_in and OPT_IN not in job.comment.replace(",", " ").split():
         raise RefusedError(f"job {number} has not opted in: sbatch --comment={OPT_IN}")
     for one in previous:
-        if one.acts and (one.job, one.job_restarts) == (number, job.restarts):  # one successor for each start of a job
+        if one.acts and (one.job, one.was.restarts) == (number, job.restarts):  # one successor for each start of a job
             raise RefusedError(f"remediation {one.remediation} has already acted on job {one.job}")
     restarts = sum(one.restarts and one.checkpoint == advice.checkpoint for one in previous)
     actions, gave_up = actions_of(remediation, restarts)
@@ -71,29 +71,24 @@ def plan(
         planned_at=now,
         dry_run=remediation.dry_run,
         steps=[_step(action, job, incident, kinds(actions)) for action in actions],
-        job=number,
-        job_id=job.id,
-        job_uid=job.uid,
-        job_started_at=job.started_at,
-        job_restarts=job.restarts,
-        over=job.state in OVER,
+        was=job,
         attempt=advice.attempt,
         checkpoint=advice.checkpoint,
         gave_up=gave_up,
     )
 
 
-def trials_of(execution: Execution, job: SlurmJob) -> list[list[str]]:
+def trials_of(execution: Execution) -> list[list[str]]:
     """Return commands that change nothing and fail if the restart would fail."""
-    tests = []
+    tests, options = [], execution.was.options
     for step in execution.steps:
         if step.action == "resubmit" and step.commands:
             (command,) = step.commands
             tests.append(["sbatch", "--test-only", *command[3:]])  # without --parsable and --dependency
-        elif step.action == "requeue" and len(step.commands) > 1 and job.options:
+        elif step.action == "requeue" and len(step.commands) > 1 and options:
             # Test whether enough nodes remain without the excluded ones, by a trial of a similar job.
             excluded = step.commands[1][-1].replace("ExcNodeList=", "--exclude=")
-            tests.append(["sbatch", "--test-only", *job.options, excluded, "--wrap=:"])
+            tests.append(["sbatch", "--test-only", *options, excluded, "--wrap=:"])
     return tests
 
 
@@ -130,14 +125,14 @@ def _counting(remediation: Remediation, advice: Advice, record: Record) -> list[
 def _step(action: Action, job: SlurmJob, incident: OpenIncident, others: Sequence[ActionType]) -> Step:
     """Return the step with the action's commands. Raises RefusedError if the action is impossible."""
     if action.type == "resubmit" and job.state not in OVER and "cancel" not in others:
-        raise RefusedError(f"job {_id(job)} is running: without cancel, resubmit would wait for its end")
+        raise RefusedError(f"job {job.number} is running: without cancel, resubmit would wait for its end")
     if action.type in ("cancel", "dump_stacks") and job.state in OVER:
         return Step(action.type, status="skipped", outcome="the job has ended")
     match action.type:
         case "dump_stacks":
             return _dump_stacks(action, job)
         case "cancel":
-            return Step("cancel", [["scancel", _id(job)]])
+            return Step("cancel", [["scancel", job.number]])
         case "requeue":
             return _requeue(job, incident)
         case "resubmit":
@@ -153,18 +148,18 @@ def _dump_stacks(action: Action, job: SlurmJob) -> Step:
         raise RefusedError(f"the job's node list cannot be parsed: {error}") from error
     if not count:
         raise RefusedError("Slurm does not show the job's nodes")
-    command = ["srun", "--overlap", f"--jobid={_id(job)}", f"--nodes={count}", f"--ntasks={count}"]
+    command = ["srun", "--overlap", f"--jobid={job.number}", f"--nodes={count}", f"--ntasks={count}"]
     return Step("dump_stacks", [[*command, "--ntasks-per-node=1", "--label", *action.command]])
 
 
 def _requeue(job: SlurmJob, incident: OpenIncident) -> Step:
     if not (job.batch and job.requeue):
-        raise RefusedError(f"job {_id(job)} was not submitted by sbatch, or it was submitted with --no-requeue")
+        raise RefusedError(f"job {job.number} was not submitted by sbatch, or it was submitted with --no-requeue")
     if not (nodes := _excluded(job, incident)):
-        return Step("requeue", [["scontrol", "requeue", _id(job)]])
+        return Step("requeue", [["scontrol", "requeue", job.number]])
     # The job is held first: otherwise Slurm may start it again before the exclusion is set.
-    change = ["scontrol", "update", f"JobId={_id(job)}", f"ExcNodeList={nodes}"]
-    return Step("requeue", [["scontrol", "requeuehold", _id(job)], change, ["scontrol", "release", _id(job)]])
+    change = ["scontrol", "update", f"JobId={job.number}", f"ExcNodeList={nodes}"]
+    return Step("requeue", [["scontrol", "requeuehold", job.number], change, ["scontrol", "release", job.number]])
 
 
 def _resubmit(action: Action, job: SlurmJob, incident: OpenIncident) -> Step:
@@ -174,7 +169,7 @@ def _resubmit(action: Action, job: SlurmJob, incident: OpenIncident) -> Step:
     options += job.options if job.command.split(" ")[0] == action.command[0] else []
     options += [f"--exclude={excluded}"] if excluded else []
     options += [f"--array={job.array_id.partition('_')[2]}"] if job.array_id else []
-    command = ["sbatch", "--parsable", f"--dependency=afterany:{_id(job)}", *options, *action.command]
+    command = ["sbatch", "--parsable", f"--dependency=afterany:{job.number}", *options, *action.command]
     return Step("resubmit", [command])
 
 
@@ -182,7 +177,7 @@ def _drain(job: SlurmJob, incident: OpenIncident) -> Step:
     names = named_nodes(incident.nodes, set(expand_some(job.nodes)))
     if not names:
         return Step("drain", status="skipped", outcome="no node is named")
-    reason = f"megatron-monitor: {incident.incident} of job {_id(job)}"
+    reason = f"megatron-monitor: {incident.incident} of job {job.number}"
     return Step("drain", [["scontrol", "update", f"NodeName={joined(names)}", "State=DRAIN", f"Reason={reason}"]])
 
 
@@ -194,7 +189,3 @@ def _excluded(job: SlurmJob, incident: OpenIncident) -> str:
         return ""
     names = named_nodes(incident.nodes, own)
     return joined([*before, *names]) if names else ""
-
-
-def _id(job: SlurmJob) -> str:
-    return job.array_id or job.id

@@ -246,7 +246,7 @@ class Remediator:
             raise RefusedError(why)
         made = plan(remediation, advice, incident, job, self.record, self._steady.now())
         made.proof = proof
-        self._slurm.check(made, job, self.record)
+        self._slurm.check(made, self.record)
         for step in made.steps:
             if made.dry_run and step.status == "waiting":
                 step.status = "dry_run"

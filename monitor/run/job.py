@@ -123,7 +123,7 @@ def _failed(job: SlurmJob) -> tuple[Failure | None, str | None]:
 
 def sentence(job: SlurmJob) -> str:
     """Return Slurm's facts as one line."""
-    parts = [f"Slurm: job {job.array_id or job.id} is {job.state}"]
+    parts = [f"Slurm: job {job.number} is {job.state}"]
     if job.cancelled_by:
         parts.append(f"by {job.cancelled_by}")
     if job.reason and job.reason != "None":
@@ -147,7 +147,7 @@ def _waits_again(job: SlurmJob) -> bool:
 def evidence(state: RunState) -> dict[str, Any]:
     """Return Slurm's facts for the evidence of an incident; empty without a job."""
     job = state.job
-    return {} if job is None else {"slurm": sentence(job), "slurm_job": job.array_id or job.id}
+    return {} if job is None else {"slurm": sentence(job), "slurm_job": job.number}
 
 
 def page(state: RunState) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def page(state: RunState) -> dict[str, Any]:
     if job is None:
         return {}
     shown = {
-        "id": job.array_id or job.id,
+        "id": job.number,
         "state": job.state,
         "reason": job.reason,
         "exit_code": job.exit_code if job.state in OVER else None,

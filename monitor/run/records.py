@@ -183,6 +183,11 @@ class SlurmJob(Struct):
     ended_on: str = ""
     """Its nodes at that end."""
 
+    @property
+    def number(self) -> str:
+        """Its id for people and for Slurm's clients: `8_3` for an array task."""
+        return self.array_id or self.id
+
 
 class FailedRestart(Struct):
     """A remediation that should have led to a new attempt, which does not begin."""

@@ -143,7 +143,7 @@ class Remediated(Site):
         ran = f"{days}-{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
         return read_show(shown(**fields, RunTime=ran), number)  # type: ignore[arg-type]
 
-    def check(self, execution: Execution, job: SlurmJob, record: Record) -> None:
+    def check(self, execution: Execution, record: Record) -> None:
         """What would refuse it."""
         self.checked.append(execution)
         for step in execution.steps:

@@ -5,19 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from megatron_monitor.advice.record import Execution, Record, Step
 from megatron_monitor.remediator import commands as module
 from megatron_monitor.remediator.commands import LaterError, Slurm
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.system.clock import SystemClock
-from tests.monitor.slurm.site import NOW, clients_in, shown
+from tests.monitor.slurm.site import NOW, clients_in, read_show, shown
 
 HELD = (("scontrol", "requeuehold", "1234"), ("scontrol", "update", "JobId=1234", "ExcNodeList=n-02"),
         ("scontrol", "release", "1234"))  # fmt: skip
 SUBMIT = ("sbatch", "--parsable", "--dependency=afterany:1234", "x.sbatch")
 USER = os.getuid()
 COMMAND = "/home/ada/train.sbatch --size 7b"
+WAS = read_show(shown(UserId=f"ada({USER})"), "1234")
+ENDED = replace(WAS, state="FAILED")
 
 
 def row(
@@ -76,21 +79,18 @@ class Site:
             made.steps.insert(0, Step("cancel", [["scancel", "1234"]], status="done"))
         return self.slurm.carry_out(made, made.steps[-1])
 
-    def execution(self, action: str, *commands: tuple[str, ...], **more: Any) -> Execution:
+    def execution(self, action: str, *commands: tuple[str, ...], was: SlurmJob = WAS, **more: Any) -> Execution:
         """For job 1234, as it was when this was planned."""
-        fields: dict[str, Any] = {
-            "run": "r/1", "job": "1234", "job_id": "1234", "job_uid": USER, "proof": [str(self.log)],
-            "job_started_at": NOW - 3600.0, **more,
-        }  # fmt: skip
         return Execution(
             number=1, remediation="p", incident="hang", incident_id="e", severity="critical", planned_at=float(NOW),
-            dry_run=False, steps=[Step(action, [list(command) for command in commands])], **fields,
+            dry_run=False, steps=[Step(action, [list(command) for command in commands])], was=was,
+            **{"run": "r/1", "proof": [str(self.log)], **more},
         )  # fmt: skip
 
     def check(self, action: str, *commands: tuple[str, ...], **more: Any) -> tuple[bool, str, str]:
         """What is asked before the first step: whether it may be done, why not, and the job that follows by itself."""
-        made = self.execution(action, *commands, **more)
-        self.slurm.check(made, self.slurm.job("1234"), Record(0.0))
+        made = self.execution(action, *commands, was=self.slurm.job("1234"), **more)
+        self.slurm.check(made, Record(0.0))
         (step,) = made.steps
         return step.status != "skipped", "" if step.status == "done" else step.outcome, made.new_job
 
@@ -187,7 +187,10 @@ def test_another_id_or_task_is_another_job(site: Site) -> None:
     site.job(ArrayJobId=500, ArrayTaskId=0)
     assert site.carry_out(*CANCEL) == (False, "not done: Slurm shows job 500_0 in place of 1234")
     site.job()
-    assert site.carry_out(*CANCEL, job_id="1235") == (False, "not done: Slurm shows job 1234 in place of 1234")
+    assert site.carry_out(*CANCEL, was=replace(WAS, id="1235", array_id="1234")) == (
+        False,
+        "not done: Slurm shows job 1234 in place of 1234",
+    )
     assert site.calls == []
 
 
@@ -213,7 +216,7 @@ def test_a_job_is_as_far_as_it_was_when_this_was_planned(site: Site, state: str,
     """It runs, as it did, or it is over, as it was."""
     site.job(state)
     outcome = (True, "done") if done else (False, f"not done: job 1234 is {state} now")
-    assert site.carry_out("requeue", ("scontrol", "requeue", "1234"), over=over) == outcome
+    assert site.carry_out("requeue", ("scontrol", "requeue", "1234"), was=ENDED if over else WAS) == outcome
     assert site.calls == (["scontrol requeue 1234"] if done else [])
 
 
@@ -280,7 +283,7 @@ def test_a_job_has_one_successor(site: Site, queue: str, outcome: str, behind: b
     site.job("CANCELLED", EndTime=NOW)
     site.client("squeue", f"printf '{queue}\n'")
     site.client("sbatch", "echo '1240;main'")
-    submitted = site.carry_out("resubmit", SUBMIT, behind=behind, over=not behind)
+    submitted = site.carry_out("resubmit", SUBMIT, behind=behind, was=WAS if behind else ENDED)
     if outcome == "done":
         assert submitted == (True, "submitted job 1240")
         assert site.calls == ["sbatch --hold --parsable --dependency=afterany:1234 x.sbatch", "scontrol release 1240"]
@@ -349,7 +352,7 @@ def test_a_job_whose_command_or_directory_slurm_does_not_tell_has_no_successor(
 ) -> None:
     """Another one in the queue would not be found: two jobs would write one checkpoint."""
     site.job("FAILED", **fields)
-    ok, outcome = site.carry_out("resubmit", SUBMIT, over=True)
+    ok, outcome = site.carry_out("resubmit", SUBMIT, was=site.slurm.job("1234"))
     assert (ok, site.calls) == (False, [])
     assert outcome.startswith("not done: ")
 
@@ -359,9 +362,9 @@ def test_another_users_job_is_not_submitted_anew(site: Site) -> None:
     site.slurm.uid = USER + 1
     site.job("FAILED")
     why = f"not done: sbatch would submit as uid {USER + 1}, and job 1234 is ada's"
-    assert site.carry_out("resubmit", SUBMIT, over=True) == (False, why)
-    assert site.check("resubmit", SUBMIT, over=True)[1] == why
-    assert site.check("requeue", ("scontrol", "requeue", "1234"), over=True)[0]
+    assert site.carry_out("resubmit", SUBMIT, was=ENDED) == (False, why)
+    assert site.check("resubmit", SUBMIT)[1] == why
+    assert site.check("requeue", ("scontrol", "requeue", "1234"))[0]
 
 
 def test_a_queue_that_cannot_be_read_may_hold_a_job(site: Site) -> None:
@@ -369,7 +372,7 @@ def test_a_queue_that_cannot_be_read_may_hold_a_job(site: Site) -> None:
     site.job("FAILED")
     site.client("squeue", "echo 'slurm_load_jobs error' >&2; exit 1")
     with pytest.raises(LaterError, match="squeue: exit 1: slurm_load_jobs error"):
-        site.carry_out("resubmit", SUBMIT, over=True)
+        site.carry_out("resubmit", SUBMIT, was=ENDED)
     assert site.calls == []
 
 
@@ -378,7 +381,7 @@ def test_a_number_that_is_not_printed_is_not_released(site: Site) -> None:
     site.client("sbatch", "echo 'see 1240'")
     site.job("FAILED")
     said = "sbatch: no job number was printed; a held job may be in the queue"
-    assert site.carry_out("resubmit", SUBMIT, over=True) == (False, said)
+    assert site.carry_out("resubmit", SUBMIT, was=ENDED) == (False, said)
 
 
 # --- before and afterwards --------------------------------------------------------------------------------------------
@@ -392,8 +395,6 @@ def test_what_could_refuse_a_restart_is_asked_before(site: Site) -> None:
     ok, outcome, _ = site.check("requeue", *HELD)
     assert not ok
     assert outcome.startswith("not done: sbatch --test-only: exit 1: allocation failure: Requested node")
-    site.job(Restarts=1)
-    assert site.check("cancel", CANCEL[1])[1] == "not done: job 1234 was started again since"
     (site.bin / "job").write_text("")
     with pytest.raises(LaterError):
         site.check("cancel", CANCEL[1])
@@ -422,7 +423,7 @@ def test_a_chain_goes_on_by_itself(
     """The next link begins when this one is cancelled: nothing is submitted. Where it would not, nothing is done."""
     site.job("FAILED" if over else "RUNNING")
     site.client("squeue", f"printf '{queue}\n'")
-    assert site.check(action, COMMANDS[action], over=over) == said
+    assert site.check(action, COMMANDS[action]) == said
 
 
 @pytest.mark.parametrize(
@@ -434,7 +435,7 @@ def test_what_began_as_the_job_ended_is_its_next_link(site: Site, start: object,
     """It failed by itself: Slurm tells no more what waited for that."""
     site.job("FAILED", EndTime=NOW)
     site.client("squeue", f"printf '{row(1301, start=start, directory=directory)}\\n'")
-    assert site.check("resubmit", SUBMIT, over=True)[0] is ok
+    assert site.check("resubmit", SUBMIT)[0] is ok
 
 
 @pytest.mark.parametrize(
@@ -468,9 +469,9 @@ def test_tasks_of_one_array_are_no_successors(site: Site) -> None:
     for array, index, ok in (("1233", 2, True), ("1300", 2, True), ("1300", 1, False), ("1300", "0-2", False)):
         queue = row(1235, array=array, index=index, directory="/home/ada", command=COMMAND)
         site.client("squeue", f"printf '{queue}\\n'")
-        assert site.check("resubmit", SUBMIT, over=True, job="1233_1")[0] is ok
+        assert site.check("resubmit", SUBMIT)[0] is ok
     site.client("squeue", f"printf '{row(1240, depends='afterany:1233_*(unfulfilled)')}\n'")
-    assert not site.check("resubmit", SUBMIT, over=True, job="1233_1")[0]
+    assert not site.check("resubmit", SUBMIT)[0]
 
 
 @pytest.mark.parametrize(
@@ -587,7 +588,7 @@ def test_no_dump_overwrites_another(site: Site) -> None:
     """Of the same second; another job's stands beside it. A folder that cannot be is an outcome, too."""
     site.client("srun", "echo stacks")
     assert site.carry_out(*DUMP)[0]
-    assert site.carry_out(*DUMP, job="1235", behind=True)[0]
+    assert site.carry_out(*DUMP, was=replace(WAS, id="1235"), behind=True)[0]
     ok, outcome = site.carry_out(*DUMP)
     assert not ok
     assert outcome.endswith(".txt: File exists")
@@ -631,7 +632,7 @@ def test_what_a_log_prints_drains_no_node(site: Site, state: str, of_job: str, m
         "scontrol", f"case \"$2\" in job) cat {site.bin}/job;; *) printf '{NODES.format(state, more)}\\n';; esac"
     )
     site.job_file(of_job)
-    assert site.check(*DRAIN, over=of_job != "RUNNING")[1] == why
+    assert site.check(*DRAIN)[1] == why
 
 
 def test_nodes_that_slurm_does_not_show_are_not_drained(site: Site) -> None:

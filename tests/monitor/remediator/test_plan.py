@@ -42,7 +42,7 @@ def hang(*nodes: str, **more: Any) -> OpenIncident:
 def job(state: str = "RUNNING", **more: Any) -> SlurmJob:
     """Job 12 on four nodes."""
     fields: dict[str, Any] = {"nodes": "n-[01-04]", "batch": True, "requeue": True, "started_at": 5.0, "uid": 1000}
-    return SlurmJob("12", state, **{**fields, **more})
+    return SlurmJob(**{"id": "12", "state": state, **fields, **more})
 
 
 def course(*steps: Step, **more: Any) -> Execution:
@@ -50,7 +50,7 @@ def course(*steps: Step, **more: Any) -> Execution:
     fields: dict[str, Any] = {
         "number": 1, "run": "r", "remediation": "p", "incident": "hang", "incident_id": "before",
         "severity": "critical", "planned_at": NOW - 3600.0, "dry_run": False,
-        "steps": list(steps) or [Step("requeue", status="done")], "job": "11",
+        "steps": list(steps) or [Step("requeue", status="done")], "was": SlurmJob("11", "FAILED"),
     }  # fmt: skip
     return Execution(**{**fields, **more})
 
@@ -170,8 +170,8 @@ def test_a_dry_run_counts_the_dry_runs() -> None:
     [
         ({}, True),
         ({"dry_run": True}, False),
-        ({"job": "11"}, False),
-        ({"job_restarts": 1}, False),
+        ({"was": job(id="11")}, False),
+        ({"was": job(restarts=1)}, False),
         ({"steps": [Step("dump_stacks", status="done")]}, False),
         ({"steps": [Step("cancel", status="failed")]}, True),
         ({"steps": [Step("resubmit", status="done")]}, True),
@@ -180,7 +180,7 @@ def test_a_dry_run_counts_the_dry_runs() -> None:
 )
 def test_a_launch_of_a_job_is_ended_or_followed_by_another_once(earlier: dict[str, Any], why_not: bool) -> None:
     """Whichever policy it was. A dry run, an earlier attempt, a signal and another run's course are no hindrance."""
-    fields: dict[str, Any] = {"remediation": "q", "job": "12", "job_restarts": 0, **earlier}
+    fields: dict[str, Any] = {"remediation": "q", "was": job(), **earlier}
     steps = fields.pop("steps", [])
     why = refused(None, None, None, course(*steps, **fields))
     assert (why == "remediation q has already acted on job 12") is why_not
@@ -339,8 +339,7 @@ def test_an_execution_keeps_which_start_of_the_job_it_was_planned_for(
 ) -> None:
     """It is asked right before each step whether it is still that one."""
     made = planned(None, of)
-    assert (made.job, made.job_id, made.job_uid, made.job_started_at) == (number, "12", 1000, 5.0)
-    assert (made.job_restarts, made.over) == (restarts, over)
+    assert (made.job, made.over, made.was) == (number, over, of)
     assert plan(policy(), Advice("r"), hang(), of, Record(0.0, last=5), NOW).number == 6
 
 
@@ -418,16 +417,16 @@ def test_a_new_job_has_the_options_of_the_old_one(fields: dict[str, Any], kept: 
     """Where it is the same script; of an array it is the same task."""
     of = job("FAILED", options=["--time=60"], **fields)
     made = planned(policy(Action(type="resubmit", command=("x.sbatch", "again"))), of)
-    assert [" ".join(one) for one in trials_of(made, of)] == [f"sbatch --test-only {kept}x.sbatch again"]
+    assert [" ".join(one) for one in trials_of(made)] == [f"sbatch --test-only {kept}x.sbatch again"]
 
 
 @pytest.mark.parametrize(("options", "tests"), [(["--nodes=4"], 1), ([], 0)])
 def test_a_requeue_without_a_node_is_tried_with_a_job_like_it(options: list[str], tests: int) -> None:
     """Where Slurm tells what it is like."""
     of = job(options=options)
-    assert trials_of(planned(None, of), of) == []
+    assert trials_of(planned(None, of)) == []
     made = planned(None, of, hang("n-02"))
-    assert [" ".join(one) for one in trials_of(made, of)] == ["sbatch --test-only --nodes=4 --exclude=n-02 --wrap=:"][
+    assert [" ".join(one) for one in trials_of(made)] == ["sbatch --test-only --nodes=4 --exclude=n-02 --wrap=:"][
         :tests
     ]
 

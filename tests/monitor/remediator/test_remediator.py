@@ -34,7 +34,7 @@ def test_a_hang_that_lasts_is_requeued_once() -> None:
     site.wait(35)
     assert site.done == ["scontrol requeue 1234"]
     (one,) = site.executions
-    assert (one.job, one.job_restarts, one.over, one.proof) == ("1234", 0, False, ["/l/slurm-1234.out"])
+    assert (one.job, one.was.restarts, one.over, one.proof) == ("1234", 0, False, ["/l/slurm-1234.out"])
     site.wait(2)
     (message,) = site.said
     assert message.summary == "remediation p, hang, job 1234: requeue done (done)"
