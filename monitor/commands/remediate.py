@@ -15,10 +15,11 @@ from megatron_monitor.commands.asking import DEFAULT, ask, without_password
 from megatron_monitor.commands.log_lines import start_logging
 from megatron_monitor.config import host_and_port, state_directory
 from megatron_monitor.remediator.commands import Slurm
-from megatron_monitor.remediator.remediator import EVERY, Files, Remediator, StartError
+from megatron_monitor.remediator.remediator import EVERY, Remediator, StartError, opened
 from megatron_monitor.serve.http import Exposition, Probes
 from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.snapshot import Snapshot
+from megatron_monitor.store import replace_durably
 from megatron_monitor.system.clock import SystemClock
 from megatron_monitor.system.flag import Flag
 
@@ -50,9 +51,11 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
     state = Path(state_directory(config, config.listen))
     clock, path = SystemClock(), file_in(state)
     try:
-        files = Files(path)
-        asking = partial(ask, address, owners=_owners(state))
-        remediator = Remediator(config, files, Slurm(clock, path.parent / "stacks"), asking, clock)
+        store, record = opened(path)
+        asking, slurm = partial(ask, address, owners=_owners(state)), Slurm(clock, path.parent / "stacks")
+        remediator = Remediator(
+            config, record, lambda encoded: replace_durably(path, [encoded], 0o644), slurm, asking, clock
+        )
         metrics = Exposition(lambda: Snapshot(clock.wall(), monitor=remediator.shown), clock)
         probes = Probes(metrics, lambda: clock.monotonic() - remediator.turned_at, _MAX_TURN_SECONDS)
         server = HttpServer(*host_and_port(listen), probes)
@@ -70,7 +73,7 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
             stop.wait(EVERY)
     remediator.finish()
     server.stop()
-    files.close()
+    store.release()
 
 
 def _owners(state: Path) -> set[int]:

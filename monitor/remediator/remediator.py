@@ -9,7 +9,7 @@ only a cancelled job is still resubmitted, because that depends on Slurm alone.
 import logging
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ from megatron_monitor.remediator.commands import LaterError, Slurm
 from megatron_monitor.remediator.permission import observed, of_job, proofs
 from megatron_monitor.remediator.plan import RefusedError, done_before, forbidden, plan
 from megatron_monitor.snapshot import MonitorCounts
-from megatron_monitor.store import StateInUseError, Store, replace_durably
+from megatron_monitor.store import StateInUseError, Store
 from megatron_monitor.system.clock import Clock, SteadyClock
 
 EVERY: Final = 2.0
@@ -50,59 +50,45 @@ class StartError(Exception):
     """The remediator cannot start. The message says why and what to do."""
 
 
-class Files:
-    """The file of the record, in a locked directory."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises StartError if the directory is in use or cannot be used."""
-        self.path, self._store = path, Store(path.parent)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)  # the observer's user reads the record
-            self._store.lock()
-        except (StateInUseError, OSError) as error:
-            raise StartError(f"{path.parent}: {error}; executions must be recorded") from error
-
-    def read(self) -> Record | None:
-        """Return the saved record; None without a file. Raises StartError if it cannot be read."""
-        try:
-            return records.read(self.path)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise StartError(
-                f"{self.path} cannot be read: {error}; check what was done, then move the file away"
-            ) from error
-
-    def write(self, record: Record) -> None:
-        """Write the record atomically and durably. Raises OSError."""
-        replace_durably(self.path, [msgspec.json.encode(record)], 0o644)
-
-    def close(self) -> None:
-        """Release the directory."""
-        self._store.release()
+def opened(path: Path) -> tuple[Store, Record | None]:
+    """Lock the directory of the record; return it, and the saved record (None without a file). Raises StartError."""
+    store = Store(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)  # the observer's user reads the record
+        store.lock()
+    except (StateInUseError, OSError) as error:
+        raise StartError(f"{path.parent}: {error}; executions must be recorded") from error
+    try:
+        return store, records.read(path)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StartError(f"{path} cannot be read: {error}; check what was done, then move the file away") from error
 
 
 class Remediator:
-    """A loop in one thread. `ask(path)` returns the observer's answer as JSON, or raises an exception."""
+    """A loop in one thread. `write` stores the encoded record or raises OSError. `ask(path)` returns the observer's
+    answer as JSON, or raises an exception.
+    """
 
     def __init__(
-        self, config: Config, files: Files, slurm: Slurm, ask: Callable[[str], Mapping[str, Any]], clock: Clock
-    ) -> None:
-        """Raises StartError."""
+        self, config: Config, record: Record | None, write: Callable[[bytes], object], slurm: Slurm,
+        ask: Callable[[str], Mapping[str, Any]], clock: Clock,
+    ) -> None:  # fmt: skip
         self.counts = MonitorCounts()
         self.own_job = os.environ.get("SLURM_JOB_ID", "")
         """The job that this process runs in."""
-        self._config, self._files, self._slurm, self._ask, self._clock = config, files, slurm, ask, clock
+        self._config, self._write, self._slurm, self._ask, self._clock = config, write, slurm, ask, clock
         self._seen: dict[_Key, float] = {}  # since when an incident is seen without a gap, monotonic seconds
         self._refused: dict[_Key, tuple[str, float]] = {}  # why Slurm's answer forbids it, and when it is asked again
         self._not_before: dict[int, float] = {}  # execution -> when its next step is tried
-        self._dumps: dict[int, Future[tuple[bool, str]]] = {}  # execution -> its dump that is under way
-        self._threads: Executor = ThreadPoolExecutor(thread_name_prefix="dump")
+        self._begun: dict[int, Future[tuple[bool, str]]] = {}  # execution -> its step that is under way
+        self._threads: Executor = ThreadPoolExecutor(thread_name_prefix="step")
         self.turned_at = clock.monotonic()
         """When the last turn ended, monotonic seconds."""
         self.shown = self.counts.frozen()
         """The metrics, for other threads."""
         self._saved = b""
         self._problem = ""
-        self.record = files.read() or Record(began_at=clock.wall())
+        self.record = record or Record(began_at=clock.wall())
         known = [self.record.began_at, *(one.ended_at or one.planned_at for one in self.record.executions)]
         self._steady = SteadyClock(clock, self.record.wall_offset, max(known), self.record.origin)
         self.record.origin = self._steady.origin
@@ -128,10 +114,9 @@ class Remediator:
 
     def finish(self) -> None:
         """Wait for the dumps that are under way, and record their outcomes."""
-        wait(self._dumps.values())
         for one in self.record.executions:
-            if one.number in self._dumps:
-                self._take_dump(one)
+            if one.number in self._begun:
+                self._take_outcome(one)
         self._save()
 
     def _advice(self) -> dict[str, Advice] | None:
@@ -160,7 +145,7 @@ class Remediator:
         encoded = msgspec.json.encode(self.record)
         if encoded != self._saved:
             try:
-                self._files.write(self.record)
+                self._write(encoded)
             except OSError as error:
                 _log.error("the record cannot be written, so nothing is done: %s", error)
                 self.counts.add("state_save_failures_total")
@@ -176,7 +161,7 @@ class Remediator:
         A begun step may have been done, so it becomes `unknown` and is not repeated. A waiting step becomes `skipped`.
         An execution without a begun step is dropped, and planned again.
         """
-        self._dumps.clear()
+        self._begun.clear()
         untouched = [
             one
             for one in self.record.executions
@@ -261,8 +246,8 @@ class Remediator:
 
     def _advance(self, execution: Execution, advice: Mapping[str, Advice] | None) -> bool:
         """Execute the next step. Return True if one was executed."""
-        if execution.number in self._dumps:
-            return self._dumps[execution.number].done() and self._take_dump(execution)
+        if execution.number in self._begun:
+            return self._begun[execution.number].done() and self._take_outcome(execution)
         if self._clock.monotonic() < self._not_before.get(execution.number, 0.0):
             return False
         waiting = [step for step in execution.steps if step.status == "waiting"]
@@ -271,11 +256,10 @@ class Remediator:
         why = "the step before was not done" if broken else self._over(execution, advice)
         if why is None:
             return False
-        if why:
-            for step in waiting:
-                step.status, step.outcome = "skipped", why
-        elif not self._do(execution, waiting[0]):
-            return False
+        if not why:
+            return self._do(execution, waiting[0])
+        for step in waiting:
+            step.status, step.outcome = "skipped", why
         self._close(execution)
         return True
 
@@ -291,27 +275,20 @@ class Remediator:
 
     def _do(self, execution: Execution, step: Step) -> bool:
         """Record that the step is begun, execute it, record the outcome. Return False if it is to be retried. A dump is
-        executed in another thread, because it takes up to two minutes.
+        not waited for, because it takes up to two minutes.
         """
         step.status = "begun"
         if not self._save():
             step.status = "waiting"
             return False
-        if step.action == "dump_stacks":
-            self._dumps[execution.number] = self._threads.submit(self._slurm.carry_out, execution, step)
-            return True
-        return self._record(execution, step, lambda: self._slurm.carry_out(execution, step))
+        self._begun[execution.number] = self._threads.submit(self._slurm.carry_out, execution, step)
+        return step.action == "dump_stacks" or self._take_outcome(execution)
 
-    def _take_dump(self, execution: Execution) -> bool:
+    def _take_outcome(self, execution: Execution) -> bool:
+        """Wait for the begun step and record its outcome. Return False if it is to be retried."""
         step = next(step for step in execution.steps if step.status == "begun")
-        worked = self._record(execution, step, self._dumps.pop(execution.number).result)
-        self._close(execution)
-        return worked
-
-    def _record(self, execution: Execution, step: Step, outcome_of: Callable[[], tuple[bool, str]]) -> bool:
-        """Record the outcome of the step. Return False if it is to be retried."""
         try:
-            ok, outcome = outcome_of()
+            ok, outcome = self._begun.pop(execution.number).result()
         except LaterError as why:
             if self._steady.now() - execution.planned_at < _RETRIED_FOR:
                 step.status, step.outcome = "waiting", str(why)
@@ -324,6 +301,7 @@ class Remediator:
             execution.new_job = execution.job
         self._count(execution, step)
         self._save()
+        self._close(execution)
         return True
 
     def _count(self, execution: Execution, step: Step) -> None:

@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from megatron_monitor.advice.record import ENDING, Execution, Record, Step, file_in, read
 from megatron_monitor.config import load
 from megatron_monitor.incidents import Transition
@@ -53,26 +51,6 @@ class AtOnce(Executor):
         return future
 
 
-class Disk:
-    """The record; a write may fail, or be the last that the process did."""
-
-    def __init__(self, site: "Remediated") -> None:
-        self.site, self.path = site, site.path_of_record
-
-    def read(self) -> Record | None:
-        """As a process that starts finds it."""
-        return read(self.path)
-
-    def write(self, record: Record) -> None:
-        """Unless the disk is full."""
-        if self.site.full:
-            raise OSError("No space left on device")
-        new = self.path.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode(record))
-        new.replace(self.path)
-        self.site.instant()
-
-
 class Remediated(Site):
     """Slurm answers as `job` says; each second the observer's loop and the remediator turn."""
 
@@ -102,13 +80,23 @@ class Remediated(Site):
     @cached_property
     def remediator(self) -> Remediator:
         """The process; `restart` begins another one."""
-        made = Remediator(load("", list(self.settings)), Disk(self), self, self.ask_observer, self)  # type: ignore[arg-type]
+        record = read(self.path_of_record)
+        made = Remediator(load("", list(self.settings)), record, self.write_record, self, self.ask_observer, self)  # type: ignore[arg-type]
         made.own_job, made._threads = "", AtOnce()
         return made
 
     def restart(self) -> None:
         """The remediator is killed by -9 and started again."""
         del self.remediator
+
+    def write_record(self, encoded: bytes) -> None:
+        """Unless the disk is full; it may be the last that the process does."""
+        if self.full:
+            raise OSError("No space left on device")
+        new = self.path_of_record.with_suffix(".new")
+        new.write_bytes(encoded)
+        new.replace(self.path_of_record)
+        self.instant()
 
     # --- the observer's API and the clock -----------------------------------------------------------------------------
 

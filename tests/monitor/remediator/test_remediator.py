@@ -11,7 +11,7 @@ import pytest
 
 from megatron_monitor.advice.record import Execution, Step, read
 from megatron_monitor.config import ConfigError, load
-from megatron_monitor.remediator.remediator import Files, StartError
+from megatron_monitor.remediator.remediator import StartError, opened
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 from tests.lines import line
@@ -266,16 +266,18 @@ def test_a_dump_that_takes_long_delays_no_other_run() -> None:
 
 def test_two_remediators_do_not_share_a_directory(tmp_path: Path) -> None:
     """Nor does one begin where it cannot be remembered what is done, or what was done cannot be read."""
-    first = Files(tmp_path / "r" / "record.json")
+    path = tmp_path / "r" / "record.json"
+    store, record = opened(path)
+    assert record is None
+    path.write_text("{")
     with pytest.raises(StartError, match="in use by another"):
-        Files(tmp_path / "r" / "record.json")
-    first.path.write_text("{")
+        opened(path)
+    store.release()
     with pytest.raises(StartError, match="cannot be read"):
-        first.read()
-    first.close()
+        opened(path)
     (tmp_path / "file").touch()
     with pytest.raises(StartError, match="must be recorded"):
-        Files(tmp_path / "file" / "record.json")
+        opened(tmp_path / "file" / "record.json")
 
 
 def test_an_observer_that_is_restarted_reports_nothing_twice() -> None:
@@ -325,7 +327,7 @@ def test_a_forged_record_is_not_shown(forged: dict[str, Any], caplog: pytest.Log
     site.restart()
     step = {"action": "cancel", "commands": [["scancel", "1234"]], "status": "done"}
     known = {"number": 1, "run": "r", "remediation": "p", "incident": "hang", "incident_id": "x", "planned_at": 5.0}
-    more = {"severity": "critical", "dry_run": False, "steps": [step]}
+    more = {"severity": "critical", "dry_run": False, "steps": [step], "was": {"id": "1234", "state": "RUNNING"}}
     executions = [{**known, **more, **one} for one in forged.get("executions", ())]
     site.path_of_record.write_text(json.dumps(record | forged | {"executions": executions}))
     advisor(site.core).look(site.now + 5.0)
