@@ -1,7 +1,7 @@
 """Asks Slurm about the jobs of runs, on a separate thread, at most once per job and interval.
 
-`jobs` decides which jobs are asked about, `client` runs scontrol and sacct, `replies` parses their output. This module
-has the questions and answers that pass between the loop and the thread.
+`extension` decides which jobs are asked about, `client` runs scontrol and sacct, `replies` parses their output. This
+module has the questions and answers that pass between the loop and the thread.
 """
 
 from msgspec import Struct

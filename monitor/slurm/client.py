@@ -1,7 +1,7 @@
 """Runs scontrol and sacct on one thread, for many jobs in one call.
 
 `ask` and `answers` never block, so a controller that hangs delays only its own answers. Each call ends within its
-timeout. jobs.py decides what is asked and how often.
+timeout. extension.py decides what is asked and how often.
 """
 
 import logging

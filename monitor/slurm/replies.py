@@ -6,14 +6,20 @@ reply without id, state or user is refused as a whole.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from megatron_monitor.run.job import OVER, RUNNING, WAITING
 from megatron_monitor.run.records import SlurmJob
 
-SACCT_FIELDS: Final = "JobIDRaw,JobID,State,ExitCode,Submit,Start,End,UID,User,NodeList,TimelimitRaw,Partition,JobName"
+_ACCOUNTED: Final = {
+    "JobIDRaw": "JobId", "JobID": "", "State": "JobState", "ExitCode": "ExitCode", "Submit": "SubmitTime",
+    "Start": "StartTime", "End": "EndTime", "UID": "", "User": "", "NodeList": "NodeList", "TimelimitRaw": "TimeLimit",
+    "Partition": "Partition", "JobName": "JobName",
+}  # fmt: skip
+"""Field of sacct -> the field of scontrol with the same content; empty: none has it."""
+SACCT_FIELDS: Final = ",".join(_ACCOUNTED)
 _STATES: Final = frozenset({*RUNNING, *WAITING, *OVER, "COMPLETING", "STAGE_OUT", "POWER_UP_NODE"})
 # ` JobState=RUNNING`, ` ReqB:S:C:T=0:0:*:*`, ` CPUs/Task=1`
 _PAIR: Final = re.compile(r"(?:^| )([A-Z][A-Za-z0-9/:]{0,40})=")
@@ -55,7 +61,7 @@ def jobs_shown(text: str) -> dict[str, SlurmJob | ReplyError]:
         if not line.startswith("JobId="):
             continue
         fields = _fields(line)
-        reply = _read(partial(_job_shown, fields))
+        reply = _job(fields)
         for asked in {fields.get("JobId", ""), _array(fields)} - {""}:
             if found.setdefault(asked, reply) != reply:  # a task is shown with its array and by itself
                 found[asked] = ReplyError(f"scontrol shows two jobs {asked}")
@@ -67,75 +73,54 @@ def jobs_accounted(text: str, delimiter: str) -> dict[str, SlurmJob | ReplyError
 
     A job that waits after a requeue also has the end of the execution before (`ended_as`).
     """
-    rows: dict[str, list[dict[str, str]]] = {}
-    names = SACCT_FIELDS.split(",")
+    found: dict[str, SlurmJob | ReplyError] = {}
     for line in text.split("\n"):
-        if len(values := line.split(delimiter, len(names) - 1)) == len(names):
-            row = dict(zip(names, values, strict=True))
-            for asked in {row["JobIDRaw"], row["JobID"]}:
-                rows.setdefault(asked, []).append(row)
-    return {asked: _read(partial(_job_accounted, known)) for asked, known in rows.items()}
+        if len(values := line.split(delimiter, len(_ACCOUNTED) - 1)) < len(_ACCOUNTED):
+            continue
+        row = dict(zip(_ACCOUNTED, values, strict=True))
+        fields = {shown: row[name] for name, shown in _ACCOUNTED.items() if shown}
+        fields["ArrayJobId"], _, fields["ArrayTaskId"] = row["JobID"].partition("_")
+        fields["UserId"] = f"{row['User'] or row['UID']}({row['UID']})"
+        job = _job(fields)
+        for asked in {row["JobIDRaw"], row["JobID"]}:
+            before, found[asked] = found.get(asked), job
+            if isinstance(before, SlurmJob) and isinstance(job, SlurmJob) and job.state in WAITING:
+                found[asked] = replace(job, ended_as=before.state, ended_on=before.nodes)
+    return found
 
 
-def _read(read: Callable[[], SlurmJob]) -> SlurmJob | ReplyError:
+def _job(fields: dict[str, str]) -> SlurmJob | ReplyError:
     try:
-        return read()
+        user = _USER.fullmatch(fields.get("UserId", ""))
+        if user is None:
+            raise ReplyError(f"no user: {str(fields.get('UserId'))[:40]!r}")
+        code = _CODE.fullmatch(fields.get("ExitCode", ""))  # `1:0` is exit code 1, `0:15` is signal 15
+        by = _BY.fullmatch(fields.get("JobState", "").strip())
+        texts: dict[str, Any] = {name: _text(fields.get(key)) for key, name in _TEXTS.items()}
+        return SlurmJob(
+            id=_id(fields.get("JobId")),
+            state=_state(fields.get("JobState")),
+            array_id=_array(fields),
+            exit_code=int(code[1]) if code else None,
+            signal=int(code[2]) or None if code else None,
+            user=user[1],
+            uid=int(user[2]),
+            restarts=int(_number(fields.get("Restarts")) or 0),
+            time_limit=_limit(fields.get("TimeLimit")),
+            submitted_at=_number(fields.get("SubmitTime")),
+            started_at=_number(fields.get("StartTime")),
+            ended_at=_number(fields.get("EndTime")),
+            ran=_limit(fields.get("RunTime")),
+            suspended_at=_number(fields.get("SuspendTime")),
+            options=[f"--{name}={value}" for key, name in _OPTIONS.items() if (value := _text(fields.get(key)))],
+            batch=fields.get("BatchFlag") not in (None, "0"),
+            requeue=fields.get("Requeue") == "1",
+            components="HetJobId" in fields or "PackJobId" in fields,
+            cancelled_by=f"uid {by[1]}" if by else "",
+            **texts,
+        )
     except ReplyError as error:
         return error
-
-
-def _job_shown(fields: dict[str, str]) -> SlurmJob:
-    user = _USER.fullmatch(fields.get("UserId", ""))
-    if user is None:
-        raise ReplyError(f"no user: {str(fields.get('UserId'))[:40]!r}")
-    return SlurmJob(
-        id=_id(fields.get("JobId")),
-        array_id=_array(fields),
-        user=user[1],
-        uid=int(user[2]),
-        restarts=int(_number(fields.get("Restarts")) or 0),
-        time_limit=_limit(fields.get("TimeLimit")),
-        submitted_at=_number(fields.get("SubmitTime")),
-        started_at=_number(fields.get("StartTime")),
-        ended_at=_number(fields.get("EndTime")),
-        ran=_limit(fields.get("RunTime")),
-        suspended_at=_number(fields.get("SuspendTime")),
-        options=[f"--{name}={value}" for key, name in _OPTIONS.items() if (value := _text(fields.get(key)))],
-        batch=fields.get("BatchFlag") not in (None, "0"),
-        requeue=fields.get("Requeue") == "1",
-        components="HetJobId" in fields or "PackJobId" in fields,
-        **_plain(fields, fields.get("JobState")),
-    )
-
-
-def _job_accounted(rows: Sequence[dict[str, str]]) -> SlurmJob:
-    row = rows[-1]
-    before = rows[-2] if len(rows) > 1 and _state(row["State"]) in WAITING else None
-    by = _BY.fullmatch(row["State"].strip())
-    if not _DIGITS.fullmatch(row["UID"]):
-        raise ReplyError(f"sacct shows no user: {row['UID'][:40]!r}")
-    return SlurmJob(
-        id=_id(row["JobIDRaw"]),
-        array_id=row["JobID"] if "_" in row["JobID"] else "",
-        user=_text(row["User"]),
-        uid=int(row["UID"]),
-        time_limit=60.0 * int(row["TimelimitRaw"]) if _DIGITS.fullmatch(row["TimelimitRaw"]) else None,
-        submitted_at=_number(row["Submit"]),
-        started_at=_number(row["Start"]),
-        ended_at=_number(row["End"]),
-        cancelled_by=f"uid {by[1]}" if by else "",
-        ended_as=_state(before["State"]) if before is not None else "",
-        ended_on=_text(before["NodeList"]) if before is not None else "",
-        **_plain(row, row["State"]),
-    )
-
-
-def _plain(fields: dict[str, str], state: str | None) -> dict[str, Any]:
-    """Return the state, the exit code and the texts of a job by their names in SlurmJob."""
-    code = _CODE.fullmatch(fields.get("ExitCode", ""))  # `1:0` is exit code 1, `0:15` is signal 15
-    exit_code, signal = (int(code[1]), int(code[2]) or None) if code else (None, None)
-    texts = {name: _text(fields.get(key)) for key, name in _TEXTS.items()}
-    return {"state": _state(state), "exit_code": exit_code, "signal": signal, **texts}
 
 
 def _fields(line: str) -> dict[str, str]:
@@ -185,7 +170,9 @@ def _number(text: str | None) -> float | None:
 
 
 def _limit(text: str | None) -> float | None:
-    """Return the seconds of `1-02:00:00` or `00:01:00`; None for UNLIMITED."""
+    """Return the seconds of `1-02:00:00`, `00:01:00` or (sacct) `60`, which are minutes; None for UNLIMITED."""
+    if (minutes_only := _number(text)) is not None:
+        return 60.0 * minutes_only
     match = _LIMIT.fullmatch(text or "")
     if match is None:
         return None

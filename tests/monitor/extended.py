@@ -4,7 +4,7 @@ from megatron_monitor.advice.extension import Advisor
 from megatron_monitor.core import Core
 from megatron_monitor.core.extension import Runtime
 from megatron_monitor.extensions import extend
-from megatron_monitor.slurm.jobs import SlurmJobs
+from megatron_monitor.slurm.extension import SlurmJobs
 from megatron_monitor.system.clock import SystemClock
 
 
