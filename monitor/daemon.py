@@ -21,10 +21,10 @@ import msgspec
 
 from megatron_monitor.config import Config, ConfigError, state_directory
 from megatron_monitor.core import Core
+from megatron_monitor.core.saved import Saved
 from megatron_monitor.core.sources import unmatched, watches
 from megatron_monitor.dispatch import Dispatcher
 from megatron_monitor.extensions import services
-from megatron_monitor.incidents import Transition
 from megatron_monitor.live import LiveCore
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.serve.latest import LatestSnapshot
@@ -64,7 +64,7 @@ class Daemon:
     def __init__(
         self, config: Config, clock: Clock | None = None, configure: Callable[[], Config] | None = None
     ) -> None:
-        """`configure` reads the configuration again, for a reload. Raises StartError, ConfigError."""
+        """Bind the address. `configure` reads the configuration again, for a reload. Raises StartError, ConfigError."""
         self.config = config
         self.clock = clock or SystemClock()
         self._parts = services(self)
@@ -75,48 +75,23 @@ class Daemon:
         self._at_once = Flag()
         self._reload_asked = Flag()
         self._latest = LatestSnapshot(Snapshot(at=self.clock.wall()), self.live.wake)
-        self._services: Services | None = None
-        self._pipeline = Dispatcher(self._core, config, self.clock, self.live.wake, self.links)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
         self._report_unmatched_at = self._began_at + _UNMATCHED
         self._status_at = self._hold_until = float("-inf")  # monotonic seconds
         self._was_ready = False
+        self.services = Services(config, self._latest, self.clock, lambda: self._turned_at)
+        self._pipeline = Dispatcher(self._core, config, self.clock, self.live.wake, self.services.links)
 
     @property
     def followed(self) -> Config:
         """The configuration with the paths that optional parts add."""
         return reduce(lambda config, part: part.follow(config), self._parts, self.config)
 
-    @property
-    def services(self) -> Services:
-        """The HTTP server and the outputs. Available after `start`."""
-        assert self._services is not None
-        return self._services
-
     def start(self) -> None:
-        """Bind the address, lock the state directory, resume, and begin to follow. Raises StartError."""
-        config = self._core.config
-        self._services = Services(config, self._latest, self.clock, lambda: self._turned_at)
-        directory = state_directory(self.config, self.services.address)
+        """Lock the state directory, resume, and begin to follow. Raises StartError."""
         try:
-            saved = self._pipeline.saving.load(directory)
-        except (StateInUseError, StateNewerError) as error:
-            self._services.stop_server()
-            advice = "give this one a state_dir of its own (--set state_dir=DIR)"
-            if isinstance(error, StateNewerError):
-                advice = f"run the version that wrote it, or {advice}, or move the file away: "
-                advice += "the logs are then read again, and open incidents are lost"
-            raise StartError(f"{error}; {advice}") from error
-        self._note_reload(successful=True)
-        self._start_parts()
-        self._services.start()
-        self.live.start(saved)
-        self._pipeline.start()
-        self._manager.ready()
-
-    def _start_parts(self) -> None:
-        try:
+            saved = self._load()
             for part in self._parts:
                 part.start()
                 self.services.notes.append(partial(attrgetter("notice"), part))
@@ -125,6 +100,21 @@ class Daemon:
             self.services.stop_server()
             self._pipeline.saving.release()
             raise
+        self._note_reload(successful=True)
+        self.services.start()
+        self.live.start(saved)
+        self._pipeline.start()
+        self._manager.ready()
+
+    def _load(self) -> Saved | None:
+        try:
+            return self._pipeline.saving.load(state_directory(self.config, self.services.address))
+        except (StateInUseError, StateNewerError) as error:
+            advice = "give this one a state_dir of its own (--set state_dir=DIR)"
+            if isinstance(error, StateNewerError):
+                advice = f"run the version that wrote it, or {advice}, or move the file away: "
+                advice += "the logs are then read again, and open incidents are lost"
+            raise StartError(f"{error}; {advice}") from error
 
     def _close_parts(self) -> None:
         for part in self._parts:
@@ -196,10 +186,6 @@ class Daemon:
         """Return the core of the followed files and those of optional parts, each with its instant."""
         return [(self._core, now), *chain(*(part.cores() for part in self._parts))]
 
-    def links(self, message: Transition) -> dict[str, str]:
-        """Return the links of a message: name -> address."""
-        return self._services.links(message) if self._services is not None else {}
-
     # --- what is shown ----------------------------------------------------------------------------------------------
 
     def _show(self, now: float, asked: ViewRequest) -> None:
@@ -219,8 +205,7 @@ class Daemon:
 
     def _count(self, now: float) -> None:
         counts = self._core.counts
-        if self._services is not None:
-            self._services.count(counts)
+        self.services.count(counts)
         for part in self._parts:
             part.count(counts)
         counts.set("loop_timestamp_seconds", now + self._core.wall_offset)
@@ -310,8 +295,7 @@ class Daemon:
         self._pipeline.stop()
         self.live.stop(_STOP_SECONDS)
         self._pipeline.finish(now, _STOP_SECONDS)
-        if self._services is not None:
-            self._services.stop()
+        self.services.stop()
         self._pipeline.saving.release()
 
 

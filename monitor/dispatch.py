@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
-from megatron_monitor.core.extension import Runtime
 from megatron_monitor.deliveries import Deliveries
 from megatron_monitor.extensions import extend
 from megatron_monitor.incidents import Transition
@@ -40,7 +39,7 @@ class Dispatcher:
         self.deliveries.accepted = self.saving.accepted
         self.poster = Poster(config.notifiers)
         self._post_at = float("-inf")
-        extend(core, Runtime(clock, wake, self.saving.soon))
+        extend(core, clock, self.saving.soon)
 
     def start(self) -> None:
         """Allow sending of restored notifications."""

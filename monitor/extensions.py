@@ -1,18 +1,19 @@
 """Finds the installed optional parts. The observer imports none of them by name.
 
-A package with `extension.py` is an optional part: `for_core(core, runtime)` returns an Extension of a core,
+A package with `extension.py` is an optional part: `for_core(core, clock, save)` returns an Extension of a core,
 `for_daemon(daemon)` a Service of the daemon. Commands import the part that they need (monitor/cli.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
-from megatron_monitor.core.extension import Extension, Runtime
+from megatron_monitor.core.extension import Extension
 from megatron_monitor.snapshot import MonitorCounts, Snapshot
+from megatron_monitor.system.clock import Clock
 
 if TYPE_CHECKING:
     from megatron_monitor.daemon import Daemon
@@ -61,11 +62,11 @@ def _modules() -> Iterator[Any]:
         yield import_module(f"megatron_monitor.{file.parent.name}.extension")
 
 
-def extend(core: Core, runtime: Runtime) -> None:
-    """Add the Extension of each optional part to the core."""
+def extend(core: Core, clock: Clock, save: Callable[[], None]) -> None:
+    """Add the Extension of each optional part to the core. `save` requests a save at the loop's next turn."""
     for module in _modules():
         if make := getattr(module, "for_core", None):
-            extension: Extension = make(core, runtime)
+            extension: Extension = make(core, clock, save)
             core.extensions.append(extension)
 
 

@@ -98,11 +98,6 @@ class LiveCore:
         """End the waiting of `take`. For any thread, not for a signal handler."""
         self._inbox.wake()
 
-    def search(self) -> None:
-        """Search for new files now. For any thread."""
-        if self._follower is not None:
-            self._follower.wake()
-
     def take(self, wait: float) -> float:
         """Pass messages to the core, waiting up to `wait` seconds for them.
 

@@ -4,7 +4,7 @@ The remediator is a separate process. This module reads its record (record.py) a
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +17,14 @@ from megatron_monitor.advice.record import Execution, Record, commands, file_in,
 from megatron_monitor.config import Config, state_directory
 from megatron_monitor.config.remediations import kinds
 from megatron_monitor.core import Core
-from megatron_monitor.core.extension import Extension, Runtime
+from megatron_monitor.core.extension import Extension
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import Source
 from megatron_monitor.detectors.base import duration
 from megatron_monitor.incidents import Transition, amend
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import FailedRestart
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +37,8 @@ class Advisor(Extension):
 
     name = "remediation"
 
-    def __init__(self, core: Core, runtime: Runtime) -> None:
-        self._core, self._save = core, runtime.save
+    def __init__(self, core: Core, _clock: Clock, save: Callable[[], None]) -> None:
+        self._core, self._save = core, save
         self._record = Record(began_at=0.0)
         self._reported: set[str] | None = None  # None: no saved state, and past executions are not reported
         self._looked_at, self._stamp, self._problem = float("-inf"), (0, 0), False

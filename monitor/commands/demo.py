@@ -46,8 +46,8 @@ def demo(fault: str, listen: str, iterations: int) -> None:
         config = load(
             "", (f"listen={listen}", f"state_dir={directory}/state", f"runs=[{{paths: [{log}]}}]", *_SETTINGS)
         )
-        daemon = Daemon(config)
         try:
+            daemon = Daemon(config)
             daemon.start()
         except StartError as error:
             fail(error)

@@ -3,23 +3,12 @@
 A part defines a subclass in its own package; monitor/extensions.py finds those that are installed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from megatron_monitor.config import Config
 from megatron_monitor.core.runs import Run
 from megatron_monitor.incidents import Transition
-from megatron_monitor.system.clock import Clock
-
-
-class Runtime(NamedTuple):
-    """What the loop offers to the parts of a core."""
-
-    clock: Clock
-    wake: Callable[[], None]
-    """Wake the loop. May be called from any thread."""
-    save: Callable[[], None]
-    """Request a save at the next turn."""
 
 
 class Extension:

@@ -93,7 +93,7 @@ class Member(Service):
         record = StateRecord(self._config.kafka, partition)
         _log.info("kafka: partition %d is assigned to this member", partition)
         self._shards[partition] = Shard(
-            self._config, partition, record, self._clock, self._daemon.live.wake, self._daemon.links
+            self._config, partition, record, self._clock, self._daemon.live.wake, self._daemon.services.links
         )
 
     def _lost(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from megatron_monitor.config import Config, spool_directory
-from megatron_monitor.core.extension import Extension, Runtime
+from megatron_monitor.core.extension import Extension
 from megatron_monitor.extensions import Service
 from megatron_monitor.pushed import AgentReport, AgentStates
 from megatron_monitor.receiver.agents import replace_file
@@ -83,7 +83,7 @@ class PushedStreams(Service):
 class ReadOffsets(Extension):
     """Writes to the receiver's directory how far each stream is read and saved: only these bytes may be removed."""
 
-    def __init__(self, core: Core, _runtime: Runtime) -> None:
+    def __init__(self, core: Core, *_: object) -> None:
         self._core = core
         self._read: dict[str, tuple[int, int]] = {}
         self._written: dict[str, tuple[int, int]] = {}

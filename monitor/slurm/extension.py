@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from megatron_monitor.config import Config
 from megatron_monitor.core import Core
-from megatron_monitor.core.extension import Extension, Runtime
+from megatron_monitor.core.extension import Extension
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import TOGETHER, Source
 from megatron_monitor.identity import candidate, differs
@@ -22,6 +22,7 @@ from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 from megatron_monitor.slurm.client import client
+from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
@@ -62,8 +63,8 @@ def asked_of(run: Run) -> JobQuery:
 class SlurmJobs(Extension):
     """The schedule of questions, and whether Slurm answers. It is not saved: after a restart Slurm is asked again."""
 
-    def __init__(self, core: Core, runtime: Runtime) -> None:
-        self._core, self._clock, self._client = core, runtime.clock, client(runtime.clock)
+    def __init__(self, core: Core, clock: Clock, _save: object) -> None:
+        self._core, self._clock, self._client = core, clock, client(clock)
         self.configure(core.config)
 
     def configure(self, config: Config) -> None:

@@ -2,7 +2,6 @@
 
 from megatron_monitor.advice.extension import Advisor
 from megatron_monitor.core import Core
-from megatron_monitor.core.extension import Runtime
 from megatron_monitor.extensions import extend
 from megatron_monitor.slurm.extension import SlurmJobs
 from megatron_monitor.system.clock import SystemClock
@@ -10,7 +9,7 @@ from megatron_monitor.system.clock import SystemClock
 
 def extended(core: Core) -> Core:
     """The core, with all of them; what they ask in threads is never asked."""
-    extend(core, Runtime(SystemClock(), lambda: None, lambda: None))
+    extend(core, SystemClock(), lambda: None)
     return core
 
 

@@ -7,7 +7,6 @@ import msgspec
 
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
-from megatron_monitor.core.extension import Runtime
 from megatron_monitor.follow.messages import Data, Opened, Restarted
 from megatron_monitor.pushed import path_of
 from megatron_monitor.receiver.agents import Agents
@@ -54,10 +53,9 @@ def test_a_report_that_is_no_file_is_not_read(tmp_path: Path) -> None:
 
 def test_only_what_is_saved_is_stated_as_read(tmp_path: Path) -> None:
     """Of each pushed stream: the inode, and the end of the last whole line that was read before the last save."""
-    clock = ManualClock(wall=1000.0)
     config = followed(load(f"receiver: {{listen: 127.0.0.1:1, directory: {tmp_path}}}"), str(tmp_path))
     core = Core(config)
-    part = ReadOffsets(core, Runtime(clock, lambda: None, lambda: None))
+    part = ReadOffsets(core)
     name = path_of("", "gpt", "n~1")
     path = f"{tmp_path}/{name}"
 
@@ -82,10 +80,9 @@ def test_only_what_is_saved_is_stated_as_read(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_gone_is_no_failure(tmp_path: Path) -> None:
     """It is tried again."""
-    clock = ManualClock(wall=1000.0)
     directory = tmp_path / "spool"
     core = Core(followed(load(f"receiver: {{listen: 127.0.0.1:1, directory: {directory}}}"), str(directory)))
-    part = ReadOffsets(core, Runtime(clock, lambda: None, lambda: None))
+    part = ReadOffsets(core)
     path = f"{directory}/{path_of('', 'gpt', 'n~1')}"
     core.handle(Opened(path, path, None, 0, 1000.0, False, inode=7), 0.0)
     for there in (False, False, True):
