@@ -13,7 +13,8 @@ not recover is notified.
 
 import math
 from collections.abc import Iterable, Sequence
-from operator import sub
+from operator import eq, sub
+from typing import ClassVar
 
 from msgspec import Struct, field
 
@@ -42,7 +43,7 @@ LOSS_SPREAD, NORM_SPREAD = 0.004, 0.05
 # The present normal: level, spread, and the bars above which a line is abnormal.
 
 MINIMUM = 64  # lines before the first evaluation
-BARS_EVERY = 16  # lines between two updates of level, spread and bars
+LEARN_EVERY = 16  # lines between two updates of the level
 CLOSED_BY = 3  # normal lines in a row that end a spike
 _ROOT_2 = math.sqrt(2)
 _WINDOW = 128  # lines of the present normal, as in OLMo-core: enough for quartiles, few enough to follow changes
@@ -85,46 +86,92 @@ _RESUME_BUMP = 0.05
 
 
 class Trace(Struct):
-    """Logarithms of losses or grad norms in the order of arrival, with their iterations, and the normal."""
+    """Logarithms of losses in the order of arrival, with their iterations, and the normal."""
 
-    spread: float
+    least: ClassVar[float] = LOSS_SPREAD
+    floors: ClassVar[tuple[float, float]] = (math.log1p(_LOSS_FLOOR), _REPEATED_SHARE * math.log1p(_LOSS_FLOOR))
+    """Minimum excess that is abnormal in a single line, in two lines in a row."""
+
+    spread: float = LOSS_SPREAD
     values: list[float] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
     level: float | None = None
     """Expected value of the next line. None: too few lines."""
     record: float = 0.0
-    """Largest excess in normal operation."""
+    """Largest excess in normal operation, until the level was made."""
     bar: float = math.inf
     """Excess that is abnormal in a single line."""
     lower: float = math.inf
     """Excess that is abnormal in two lines in a row."""
+    learned: int = 0
+    """Number of the values of which the level was made."""
+    stale: bool = False
+    """True: spread and bars are of values before these, because lines below the floors need none."""
 
-    def add(self, value: float | None, stamp: int, excess: float) -> None:
+    def excess(self, value: float | None) -> float:
+        """Return how far a logarithm is above the level; 0 if one is unknown."""
+        return 0.0 if value is None or self.level is None else value - self.level
+
+    def add(self, value: float | None, stamp: int) -> None:
         """Add a normal line, or none if its value is unknown."""
-        if value is None:
-            return
-        self.record = max(self.record, excess)
-        self.values.append(value)
-        self.stamps.append(stamp)
+        if value is not None:
+            self.values.append(value)
+            self.stamps.append(stamp)
 
     def before(self, stamp: int) -> None:
         """Forget lines at `stamp` or later, because a restart went back before it."""
+        self.set_bars()
+        self._note_record()
         self.values = [value for value, at in zip(self.values, self.stamps, strict=True) if at < stamp]
         self.stamps = [at for at in self.stamps if at < stamp]
 
-    def learn(self, floors: tuple[float, float], least: float, constant: bool) -> None:
-        """Compute level, spread and bars from the known lines: no bar below its floor, no spread below `least`.
-        `constant`: a figure that never changes is not computed and not evidence.
-        """
+    def learn(self) -> None:
+        """Make the level of the last lines."""
+        self._note_record()
         self.record *= _DECAY
-        self.bar = self.lower = math.inf
         del self.values[:-_WINDOW], self.stamps[:-_WINDOW]
-        own = spread(map(sub, self.values[_LAG:], self.values)) / _ROOT_2
-        self.level = _level(self.values) if own or constant else None
-        if self.level is not None:
-            self.spread = max(own, least)
-            learned = max(_SPREADS * self.spread, _RECORD_FACTOR * self.record)
-            self.bar, self.lower = max(floors[0], learned), max(floors[1], _REPEATED_SHARE * learned)
+        self.learned, self.stale, self.level = len(self.values), True, self._level()
+
+    def set_bars(self) -> None:
+        """Make spread and bars of the same lines as the level: no bar below its floor, no spread below `least`."""
+        if self.stale:
+            self.stale, self.bar, self.lower = False, math.inf, math.inf
+            if self.level is not None:
+                self.spread = max(self._noise(), self.least)
+                usual = max(_SPREADS * self.spread, _RECORD_FACTOR * self.record)
+                self.bar, self.lower = max(self.floors[0], usual), max(self.floors[1], _REPEATED_SHARE * usual)
+
+    def _note_record(self) -> None:
+        self.record = max(self.record, self.excess(max(self.values[self.learned :], default=None)))
+
+    def _noise(self) -> float:
+        return spread(map(sub, self.values[_LAG : self.learned], self.values)) / _ROOT_2
+
+    def _level(self) -> float | None:
+        """Return the expected next value, or None if too few are known."""
+        values, half = self.values, _STRETCH // 2
+        if len(values) < MINIMUM:
+            return None
+        before, level = median(values[-2 * _STRETCH : -_STRETCH]), median(values[-_STRETCH:])
+        # Half a stretch lies between its median and now. A fall continues only if both estimates agree (a single step
+        # down does not). A rise is not expected to continue.
+        if level < before:
+            level += max((level - before) / 2, min(0.0, median(values[-half:]) - median(values[-_STRETCH:-half])))
+        return level
+
+
+class NormTrace(Trace):
+    """The same of grad norms. A norm that hardly ever changes is not computed and not evidence: it has no level."""
+
+    least: ClassVar[float] = NORM_SPREAD
+    floors: ClassVar[tuple[float, float]] = (math.log(_NORM_FLOOR), math.log(_NORM_FLOOR_TWICE))
+
+    spread: float = NORM_SPREAD
+
+    def _level(self) -> float | None:
+        equal = sum(map(eq, self.values[_LAG:], self.values))
+        constant = 2 * equal >= len(self.values) - _LAG and not self._noise()
+        return None if constant else super()._level()
 
 
 class Spike(Struct):
@@ -148,19 +195,6 @@ class Spike(Struct):
     recent: list[float] = field(default_factory=list)
     samples_before: int | None = None
     checkpoint: int | None = None
-
-
-def _level(values: list[float]) -> float | None:
-    """Return the expected next value, or None if too few are known."""
-    if len(values) < MINIMUM:
-        return None
-    half = _STRETCH // 2
-    before, level = median(values[-2 * _STRETCH : -_STRETCH]), median(values[-_STRETCH:])
-    # Half a stretch lies between its median and now. A fall continues only if both estimates agree (a single step down
-    # does not). A rise is not expected to continue.
-    if level < before:
-        level += max((level - before) / 2, min(0.0, median(values[-half:]) - median(values[-_STRETCH:-half])))
-    return level
 
 
 # --- the course of a spike: its beginning, its recovery, and a new attempt
@@ -205,8 +239,8 @@ class LossSpike(Rule):
     inhibited_by = ("nan_loss", "divergence")  # they describe the same loss
 
     attempt: int = 0
-    loss: Trace = field(default_factory=lambda: Trace(LOSS_SPREAD))
-    norm: Trace = field(default_factory=lambda: Trace(NORM_SPREAD))
+    loss: Trace = field(default_factory=Trace)
+    norm: NormTrace = field(default_factory=NormTrace)
     high: tuple[float, float] | None = None
     """Excesses (loss, grad norm) of the line before if one was above its lower bar."""
     last_excess: float = 0.0
@@ -241,12 +275,10 @@ class LossSpike(Rule):
         )
         return bool(stays)
 
-    def set_bars(self) -> None:
+    def learn(self) -> None:
         """Update the normal from the known lines."""
-        floor = math.log1p(_LOSS_FLOOR)
-        self.loss.learn((floor, _REPEATED_SHARE * floor), LOSS_SPREAD, constant=True)
-        floors = math.log(_NORM_FLOOR), math.log(_NORM_FLOOR_TWICE)
-        self.norm.learn(floors, NORM_SPREAD, constant=False)
+        self.loss.learn()
+        self.norm.learn()
 
     def begin(
         self, step: Step, checkpoint: int | None, kind: str, loss: float | None, norm: float | None,
@@ -281,7 +313,7 @@ class LossSpike(Rule):
         if spike.normal_lines >= CLOSED_BY:
             if norm_excess is not None and norm_excess > spike.norm_band:
                 self.norm.before(0)
-                self.set_bars()
+                self.learn()
             self.spike = None
             return True
         before, recent, floor = spike.stage, spike.recent, math.log1p(_LOSS_FLOOR)
@@ -295,7 +327,7 @@ class LossSpike(Rule):
                 self.spike = None
                 self.loss.before(0)
                 self.norm.before(0)
-                self.set_bars()
+                self.learn()
                 return True
         elif spike.stage != "not recovered":
             spike.stage = _stage(spike, loss_excess, norm_excess or 0.0, floor, math.log1p(_RECOVERED))
@@ -316,7 +348,7 @@ class LossSpike(Rule):
         if len(self.loss.values) >= MINIMUM // 4:
             self.resume_level = median(self.loss.values[-_STRETCH:])
         self.resume_left = 0 if self.resume_level is None else _RESUME_LINES
-        self.set_bars()
+        self.learn()
         return was_open
 
     def on_steps(self, state: RunState, steps: Sequence[Step], _settings: RuleSettings) -> bool:
@@ -332,24 +364,27 @@ class LossSpike(Rule):
             loss = log(printed) if printed is not None and 0.0 < printed < infinite else None
             # 0.000 and -1 are not computed, and a norm that is NaN belongs to another rule
             norm = log(norm) if norm is not None and 0.0 < norm < infinite else None
-            if self.spike is not None or self.resume_left:  # these lines may be abnormal and are not learned
+            # how far the line is above its expected values
+            loss_excess, norm_excess = self.loss.excess(loss), self.norm.excess(norm)
+            off = self.spike is not None or self.resume_left > 0  # these lines may be abnormal and are not learned
+            high = loss_excess > self.loss.floors[1] or norm_excess > self.norm.floors[1] or self.high is not None
+            if off or high:
+                self.loss.set_bars()
+                self.norm.set_bars()
+            if off:
                 changed |= self._off(state, step, loss, norm)
                 continue
-            # how far the line is above its expected values; 0 if one is unknown
-            loss_excess = 0.0 if loss is None or self.loss.level is None else loss - self.loss.level
-            norm_excess = 0.0 if norm is None or self.norm.level is None else norm - self.norm.level
-            high = loss_excess > self.loss.lower or norm_excess > self.norm.lower or self.high is not None
             if high and self.is_abnormal(loss_excess, norm_excess):  # an abnormal line is not learned
                 self.begin(step, state.learned.checkpoints.last_iteration, "spike", loss, norm)
                 changed = True
                 continue
             self.last_excess = loss_excess
-            self.loss.add(loss, step.iteration, loss_excess)
-            self.norm.add(norm, step.iteration, norm_excess)
+            self.loss.add(loss, step.iteration)
+            self.norm.add(norm, step.iteration)
             self.samples = step.samples
             self.lines += 1
-            if not self.lines % BARS_EVERY:
-                self.set_bars()
+            if not self.lines % LEARN_EVERY:
+                self.learn()
         return changed
 
     def _off(self, state: RunState, step: Step, loss: float | None, norm: float | None) -> bool:
