@@ -7,10 +7,10 @@ checkpoint repeats its past exactly. Other arguments of the schedule are a plann
 
 import bisect
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
-from typing import Any, Literal, NamedTuple
+from operator import attrgetter
+from typing import Any, Literal
 
-from msgspec import field
+from msgspec import Struct, field
 
 from megatron_monitor.detectors.base import CLEAR, RANK, Finding, Rule, RuleSettings, Severity
 from megatron_monitor.parsers.events import ProgramExited
@@ -28,7 +28,7 @@ _IN_TIME = ("duration", "signal", "kill_switch")
 """Reasons for an attempt to end before its training is complete: the job's time limit, or a request."""
 
 
-class PrintedStep(NamedTuple):
+class PrintedStep(Struct, array_like=True, gc=False):
     """What a run printed at an iteration."""
 
     iteration: int
@@ -146,7 +146,7 @@ class ResumeDiscontinuity(Rule):
         lines = self.lines
         if not lines or iteration < lines[0].iteration:
             return None
-        after = min(max(1, bisect.bisect_left(lines, iteration, key=itemgetter(0))), len(lines) - 1)
+        after = min(max(1, bisect.bisect_left(lines, iteration, key=attrgetter("iteration"))), len(lines) - 1)
         return lines[max(0, after - 1)], lines[after]
 
     def _at(self, column: Literal["rate", "samples"], iteration: int) -> tuple[float, float] | None:

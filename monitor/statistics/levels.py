@@ -74,18 +74,19 @@ class Level(Struct):
         value, look = self.value, False
         if value is not None:
             self.residuals += 1
-            scale = self.scale
-            residual = x - value
-            z = min(max(residual / scale, -_CLIP), _CLIP)
-            if self.up or z > _SLACK:
-                if self.up <= 0.0:
+            residual, scale = x - value, self.scale
+            up, down, z = self.up, self.down, residual / scale
+            if up or z > _SLACK:
+                if not up:
                     self.up_since, self.up_from = iteration, seen
-                self.up = min(max(self.up + z - _SLACK, 0.0), limit)
-            if self.down or z < -_SLACK:
-                if self.down <= 0.0:
+                up += (z if z < _CLIP else _CLIP) - _SLACK
+                self.up = up = 0.0 if up < 0.0 else up if up < limit else limit
+            if down or z < -_SLACK:
+                if not down:
                     self.down_since, self.down_from = iteration, seen
-                self.down = min(max(self.down - z - _SLACK, 0.0), limit)
-            look = self.up >= suspect or self.down >= suspect or residual > max(far, 6 * scale)
+                down -= (z if z > -_CLIP else -_CLIP) + _SLACK
+                self.down = down = 0.0 if down < 0.0 else down if down < limit else limit
+            look = up >= suspect or down >= suspect or (residual > far and residual > 6 * scale)
         if not seen % _RENEW and (seen >= LEARN or (seen >= _LEARN_MEANS and self.iterations >= _LEARN_ITERATIONS)):
             look = self._renew() or look
         return look or not seen % DRIFT_EVERY or not seen % MARK_EVERY
