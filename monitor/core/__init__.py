@@ -316,10 +316,9 @@ class Core(Watched):
         found = self.saved.of_log(log)
         try:
             for source in sources:
-                if not source.waiting:  # otherwise its steps are in no run yet, and it is read again
-                    found.sources[source.name] = source.save(now)
+                found.sources[source.name] = source.save(now)
             for run in runs:
-                found.runs[run.state.name] = self.folding.complete(run)
+                found.runs[run.state.name] = run.saved()
         except Exception as error:  # noqa: BLE001 - a failure is confined to this log
             self.quarantine.note("state", log, error)
             return None

@@ -73,9 +73,11 @@ class Attribution:
             run = experiment_name(named.name, member.label) if member.label else named.name
         return member, run
 
-    def opened(self, source: Source) -> None:
+    def opened(self, source: Source, now: float) -> None:
         """Register a stream that is followed from now on."""
         member = source.member
+        if source.waiting:
+            self._waiting[source.name] = now
         if member.key:
             self.jobs.add(source)
             self._follow_key(source)

@@ -4,7 +4,6 @@ Two kinds of events wait. Set-up lines wait for the arguments, which show which 
 and failures in a separate file wait until the file with the training loop is read.
 """
 
-import copy
 from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
@@ -15,7 +14,6 @@ from megatron_monitor.core.run_streams import Due
 from megatron_monitor.core.runs import Run, being_copied
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
-from megatron_monitor.evaluation import MonitoredRun
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
     CollectiveStatus,
@@ -248,18 +246,6 @@ class Folding:
             elif source.caught_up and not source.behind_bytes and now - source.read_at >= _BLOCK_ENDS:
                 self._held_back.discard(name)
                 self.take(source, source.reader.settle(), source.read_at, now)
-
-    def complete(self, run: Run) -> MonitoredRun:
-        """Return the run as it is saved, with its waiting lines: they are before the saved offsets."""
-        holding = [one for one in self.holders() if one.run is run]
-        if run.deferred or holding:
-            state, book = copy.deepcopy((run.state, run.book))
-            run = Run(state, book, run.historical, run.expired, log=run.log, deferred=list(run.deferred))
-            for source in holding:
-                for entry, at in source.experiments.held:
-                    self._watched.judge.take(run, (entry,), source.name, at, source.caught_up)
-            self._take_held_back(run)
-        return MonitoredRun(run.state, run.book, run.historical, run.expired)
 
     def drop(self, name: str) -> None:
         """Forget the held lines of that source."""

@@ -130,7 +130,7 @@ class MessageHandler:
         opened.new = opened.new or (saved is None and bool(self.scanned))
         if ordered is not None:
             self._holding.add(opened.name)
-        self._attribution.opened(opened)
+        self._attribution.opened(opened, now)
 
     def _stays_dormant(self, message: Opened, saved: SavedSource, member: StreamIdentity, run: str, now: float) -> bool:
         """Make the source dormant if it is an old file, read to its end, without a training. Return True if it is."""

@@ -9,7 +9,7 @@ from megatron_monitor.charts.history import History
 from megatron_monitor.config import Config
 from megatron_monitor.core.backlog_evaluation import BacklogEvaluation
 from megatron_monitor.core.logs import Log, Logs
-from megatron_monitor.core.saved import UnclaimedState
+from megatron_monitor.core.saved import SavedRun, UnclaimedState
 from megatron_monitor.detectors import hang
 from megatron_monitor.evaluation import MonitoredRun
 from megatron_monitor.identity.naming import experiment_name
@@ -85,6 +85,10 @@ class Run(MonitoredRun):
     excerpts: dict[str, Excerpt] = field(default_factory=dict)
     """Kind of open incident -> the log's lines around the one to which it refers."""
 
+    def saved(self) -> SavedRun:
+        """Return its saved form."""
+        return SavedRun(self.state, self.book, self.historical, self.expired, self.deferred, self.taken_early)
+
 
 class Runs(dict[str, Run]):
     """Runs by name, at most `max_runs`."""
@@ -124,7 +128,10 @@ class Runs(dict[str, Run]):
                 state.name = present
                 if state.live and state.coverage.until is None:
                     state.coverage.unconfirmed = state.coverage.unconfirmed or 0.0
-                run = Run(state, known.book, known.historical, known.expired, log=self._logs.named(name))
+                run = Run(
+                    state, known.book, known.historical, known.expired, log=self._logs.named(name),
+                    deferred=known.deferred, taken_early=known.taken_early,
+                )  # fmt: skip
                 self._add(run)
                 if state.progress_at is not None:
                     run.dated = state.progress_at, state.attempt.progress_clock, state.iterations_total

@@ -12,13 +12,15 @@ from msgspec import Struct, field
 
 from megatron_monitor.alerts import Alerts
 from megatron_monitor.core.outbox import PendingNotification
-from megatron_monitor.evaluation import MonitoredRun
 from megatron_monitor.follow.messages import Position
 from megatron_monitor.identity import StreamIdentity
 from megatron_monitor.incident_events import IncidentEvents
+from megatron_monitor.incidents import IncidentBook
+from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.reader import Bookmark
 from megatron_monitor.pushed import Agent
-from megatron_monitor.run.experiments import ExperimentState
+from megatron_monitor.run.experiments import Experiments
+from megatron_monitor.run.state import RunState
 
 MONITOR, EXTENSION = "\0monitor", "\0extension\0"
 """Names of parts that cannot be names of runs."""
@@ -26,7 +28,7 @@ _KEEP_SECONDS = 30 * 86400.0  # after a month without access, a mount will not c
 
 
 class SavedSource(Struct, omit_defaults=True, gc=False):
-    """A source: the verified position of its folded lines, and the reader's context."""
+    """A source: the verified position of its lines, the reader's context, and the lines that wait."""
 
     run: str
     position: Position
@@ -34,8 +36,11 @@ class SavedSource(Struct, omit_defaults=True, gc=False):
     saved_at: float
     member: StreamIdentity
     """Its run, with the reason."""
-    experiments: ExperimentState | None = None
-    """Without held lines, which are saved with the runs. None for a source without arguments."""
+    experiments: Experiments = field(default_factory=Experiments)
+    """With the lines that wait for arguments."""
+    waiting: list[tuple[LogEvent, float]] = field(default_factory=list)
+    """(event, instant) of lines whose run is undecided."""
+    setup_events: list[tuple[LogEvent, float]] = field(default_factory=list)
     put_out: bool = False
     """True: its run was dropped to make room."""
     new: bool = False
@@ -51,20 +56,28 @@ class PartitionOffset(Struct):
     offset: int = 0
     live: int = 0
     """Records before this offset existed when the first member began: history without notifications."""
-    first: dict[str, int] = field(default_factory=dict)
-    """Stream with an undecided run -> its first record. A stream that is not among the saved sources is read again from
-    there."""
     written: dict[str, float] = field(default_factory=dict)
     """Stream -> Unix time of its last write."""
     agents: dict[str, Agent] = field(default_factory=dict)
     """Agents that send heartbeats."""
 
 
+class SavedRun(Struct, omit_defaults=True):
+    """A run, with the events of its files that wait until the file with the training loop is read (runs.py)."""
+
+    state: RunState
+    book: IncidentBook = field(default_factory=IncidentBook)
+    historical: bool = False
+    expired: bool = False
+    deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
+    taken_early: list[tuple[LogEvent, str, float]] = field(default_factory=list)
+
+
 class LogState(Struct):
     """A part of the file: one log, with its runs in the state of its sources' positions."""
 
     sources: dict[str, SavedSource] = field(default_factory=dict)
-    runs: dict[str, MonitoredRun] = field(default_factory=dict)
+    runs: dict[str, SavedRun] = field(default_factory=dict)
 
 
 class Saved(LogState):
@@ -128,7 +141,7 @@ class UnclaimedState:
             self.sources, self._sources_of = {}, {}
         return found
 
-    def take_runs(self, log: str) -> list[MonitoredRun]:
+    def take_runs(self, log: str) -> list[SavedRun]:
         """Claim the runs of a log."""
         return [self.runs.pop(name) for name in self._runs_of.pop(log, ())]
 

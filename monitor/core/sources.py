@@ -138,24 +138,15 @@ class Source(Struct, eq=False):
             counts.add("lines_total", "other", by=lines - known_lines - (matched - known_matched))
 
     def save(self, now: float) -> SavedSource:
-        """Return the saved form: the reader's context with waiting lines, and the verified position."""
+        """Return the saved form: the reader's context, the verified position, and the waiting lines."""
         reader, waits = self.reader.save(), 0
         if self.ordered is not None:
             reader.ordered, waits = self.ordered.save(), self.ordered.size
-        position, known = self.marker.position(reader.offset + waits), self.experiments.known()
         observed = now if self.observed_until is None else self.observed_until
         return SavedSource(
-            self.log.name,
-            position,
-            reader,
-            observed,
-            self.member,
-            known,
-            self.put_out,
-            self.new,
-            self.mount,
-            self.owner,
-        )
+            self.log.name, self.marker.position(reader.offset + waits), reader, observed, self.member,
+            self.experiments, self.waiting, self.setup_events, self.put_out, self.new, self.mount, self.owner,
+        )  # fmt: skip
 
 
 _SAVED = msgpack.Decoder(SavedSource)
@@ -207,9 +198,13 @@ class Sources(dict[str, Source]):
         self.tail_bytes = limit_of(len(self))
         self._unread.add(source.name)
         self._join(source)
-        if known is not None and (one := known.experiments) is not None:
-            source.experiments = Experiments(one.number, one.label, one.reported, one.ids)
+        if known is not None:
+            source.experiments = known.experiments
             source.log.note_experiment(source)
+            if source.resumed:
+                source.waiting, source.setup_events = known.waiting, known.setup_events
+            else:
+                source.experiments.held.clear()
         return source
 
     def put_dormant(self, name: str, saved: SavedSource) -> bool:

@@ -68,8 +68,6 @@ class Shard:
         )
         self._state_read.ask(partition)
         self._place = PartitionOffset()
-        self._restored_until = 0  # the restored state includes records before it, except for streams in `_read_again`
-        self._read_again: dict[str, int] = {}  # stream -> offset of its first record
         self._fed: dict[str, int] = {}  # stream -> bytes given to the core
         self._lines: dict[str, list[bytes]] = {}
         self._keys: dict[str, bytes] = {}  # run -> the key of its records
@@ -127,7 +125,7 @@ class Shard:
         self._place = self.core.place = place = saved.place or PartitionOffset()
         if place.offset > self.record.end:
             _log.warning("kafka: %s was re-created: it is read from its beginning", self._mount)
-            place.offset, place.live, place.first = 0, 0, {}
+            place.offset, place.live = 0, 0
         self._agents.restore(place.agents)
         now, wall = min(saved.contact_at, self.now()), self._clock.wall()
         for name, position in self.core.restore(saved).items():
@@ -136,9 +134,7 @@ class Shard:
                 Opened(name, name, position, position.start, written, True, position.start, mount=self._mount), now
             )
             self._fed[name] = position.start
-        self._read_again = {name: at for name, at in place.first.items() if name not in self._fed}
-        self._at, self._restored_until = now, place.offset
-        self.next = min([place.offset, *self._read_again.values()])
+        self._at, self.next = now, place.offset
         self.core.changed = True
         self.core.outbox.patience = float("inf")
         self.dispatcher.saving.keep(self.record.save)
@@ -153,11 +149,10 @@ class Shard:
         self.dispatcher.stop()
         self.record.lost = self.record.lost or not save
         if self.open:
-            save = save and self.next >= self._restored_until
             self.dispatcher.deliveries.finish(self.core.outbox, self._at, _CLOSE_TIMEOUT if save else 0.0, hand=False)
             if save:
                 self._feed()
-                self._prune()
+                self._note_agents()
                 self.dispatcher.saving.save_last(self._at)
             self.dispatcher.saving.release()
         return self.core.counted()
@@ -195,7 +190,7 @@ class Shard:
                 self._handle_streams(offset, key, value, headers, at, arrived)
             except Exception as error:  # noqa: BLE001 - a record must not end the member
                 self._skip("undecodable", offset, repr(error))
-        self._place.offset = max(self._place.offset, self.next)
+        self._place.offset = self.next
 
     def _handle_streams(
         self, offset: int, key: bytes, value: bytes, headers: dict[str, str], at: int, arrived: float
@@ -208,7 +203,7 @@ class Shard:
             file, agent, is_heartbeat = (self._cached_origin if is_usual else self._origin)(labels, run)
             if file is not None and self._has_one_key(file.run, key, offset):
                 outcome = "taken"
-                self._add_lines(offset, file, stream.entries)
+                self._add_lines(file, stream.entries)
             elif file is not None:
                 outcome = "refused"
             elif is_heartbeat:
@@ -241,12 +236,8 @@ class Shard:
                     self.core.handle(Unreadable(name, None, why, wall), self._at)
         return run not in self.refused
 
-    def _add_lines(self, offset: int, file: StreamFile, entries: list[tuple[int, bytes]]) -> None:
+    def _add_lines(self, file: StreamFile, entries: list[tuple[int, bytes]]) -> None:
         name, head = f"{self._directory}/{file.name}", file.head.encode()
-        if offset < self._restored_until and offset < self._read_again.get(name, self._restored_until):
-            return
-        if name not in self._fed and name not in self._lines:
-            self._place.first[name] = offset
         lines = self._lines.setdefault(name, [])
         for at, text in entries:
             lines += lines_of(at, head, text)
@@ -268,7 +259,7 @@ class Shard:
         """Feed the core with what came, judge, save and send."""
         clock = self._clock.monotonic()
         is_observed = self.contact_at > self._began_at and clock - self.contact_at < _UNOBSERVED_AFTER
-        if is_observed and self.next >= self._restored_until and not self.caught_up:
+        if is_observed and not self.caught_up:
             self._advance_to(self.now())
             self.caught_up = self.core.caught_up = True
         if self.caught_up:
@@ -277,12 +268,10 @@ class Shard:
             self._at = min(self._at + clock - self._turned_at, self.now())
         self._judge()
         self._turned_at = self._clock.monotonic()
-        if self.next >= self._restored_until:  # before, streams that are read again are in no state yet
-            self._read_again.clear()
-            self._prune()
-            self.dispatcher.saving.turn(self._at)
-            if self.caught_up or clock - self._began_at >= _MAX_SEND_DELAY:
-                self.dispatcher.send(self._at)
+        self._note_agents()
+        self.dispatcher.saving.turn(self._at)
+        if self.caught_up or clock - self._began_at >= _MAX_SEND_DELAY:
+            self.dispatcher.send(self._at)
         is_due = not 0.0 <= self._clock.wall() - self._forgot_at < _FORGET_INTERVAL
         if is_due or len(self._place.written) > _MAX_STREAMS:
             self._forget_streams(self._at)
@@ -299,7 +288,7 @@ class Shard:
         """Feed the core with what came and judge at its instant."""
         self._feed()
         self._report_coverage()
-        if self.caught_up or self.next >= max(self._restored_until, self._place.live):
+        if self.caught_up or self.next >= self._place.live:
             self._report_caught_up()
         self.dispatcher.judge(self._at, act=self.caught_up)
 
@@ -337,12 +326,7 @@ class Shard:
         if not self.core.scanned:
             self.core.handle(Scanned(self._mount, wall), self._at)
 
-    def _prune(self) -> None:
-        """Drop the first offsets of streams whose run is decided: a next owner need not read them again."""
-        for name in [name for name in self._place.first if name not in self._read_again]:
-            source = self.core.sources.get(name)
-            if source is None or source.member.settled or source.failed:
-                del self._place.first[name]
+    def _note_agents(self) -> None:
         self._place.agents = self._agents.report(self._at + self.core.wall_offset).agents
 
     def _forget_streams(self, now: float) -> None:
@@ -357,7 +341,7 @@ class Shard:
         old = {*spare, *(name for name in order if wall - written[name] > _FORGET_STREAM)}
         for name in old:
             self.core.handle(Gone(name, wall), now)
-            for streams in (written, self._place.first, self._fed):
+            for streams in (written, self._fed):
                 streams.pop(name, None)
         if old:
             self.core.handle(Scanned(self._mount, wall, forgotten=tuple(old)), now)

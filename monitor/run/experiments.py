@@ -6,8 +6,6 @@ Otherwise it is a restart of the same experiment. Lines before the arguments are
 Rule: only the source's own lines decide, so that reading it again yields the same experiments with the same labels.
 """
 
-from typing import Any, TypeVar
-
 from msgspec import Struct, field
 
 from megatron_monitor.model.topology import sizes_from_arguments
@@ -35,7 +33,6 @@ _LAYOUT = (
     "learning_rate",
 )  # fmt: skip
 _NOTHING = ("", "None")
-Tag = TypeVar("Tag")
 
 
 def plan_of(event: events.ArgumentsDumped) -> dict[str, str]:
@@ -80,8 +77,8 @@ def _over(state: RunState) -> bool:
     return attempt.iterations == 0 and state.after_finish
 
 
-class ExperimentState(Struct):
-    """The experiment of a source's present lines, as it is saved."""
+class Experiments(Struct, omit_defaults=True):
+    """The experiment of a source's present lines, and the held lines, which may belong to the next one."""
 
     number: int = 1
     label: str = ""
@@ -90,32 +87,25 @@ class ExperimentState(Struct):
     ids: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Experiment id -> (number, label): a sweep may return to an experiment."""
 
+    held: list[tuple[LogEvent, float]] = field(default_factory=list)
+    """(event, instant)."""
 
-class Experiments(ExperimentState):
-    """The same with the held lines, which may belong to the next experiment."""
-
-    held: list[tuple[LogEvent, Any]] = field(default_factory=list)
-
-    def take(self, entry: LogEvent, tag: Tag, state: RunState | None) -> list[tuple[LogEvent, Tag]]:
-        """Take an event. Return the (event, tag) to fold now, into the run that `number` and `label` then name.
+    def take(self, entry: LogEvent, at: float, state: RunState | None) -> list[tuple[LogEvent, float]]:
+        """Take an event. Return the (event, instant) to fold now, into the run that `number` and `label` then name.
 
         `state`: the run that they name before.
         """
         event = entry.event
         if state is not None and _opens(event) and (self.held or begun(state.attempt)):
-            self.held.append((entry, tag))
+            self.held.append((entry, at))
             return [] if len(self.held) < _MOST_HELD else self.release()
         if isinstance(event, events.ArgumentsDumped):
             self._write(plan_of(event), state)
         elif self.held and _is_the_last_ones(event):
-            return [(entry, tag)]
-        return [*self.release(), (entry, tag)]
+            return [(entry, at)]
+        return [*self.release(), (entry, at)]
 
-    def known(self) -> ExperimentState | None:
-        """Return the saved form, without held lines; None without arguments."""
-        return ExperimentState(self.number, self.label, self.reported, dict(self.ids)) if self.reported else None
-
-    def release(self) -> list[tuple[LogEvent, Any]]:
+    def release(self) -> list[tuple[LogEvent, float]]:
         """Return and forget the held lines."""
         held, self.held = self.held, []
         return held

@@ -5,9 +5,13 @@ Units are seconds, bytes, samples and TFLOP/s per GPU; the parsers convert. This
 events, so that all code can import it.
 """
 
-from typing import Any
+import operator
+from functools import reduce
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from megatron_monitor.parsers.events.base import ANSI, MAX_TEXT, Event, LogEvent, text_of
+import msgspec
+
+from megatron_monitor.parsers.events.base import ANSI, MAX_TEXT, Event, text_of
 from megatron_monitor.parsers.events.ends import *
 from megatron_monitor.parsers.events.loop import *
 from megatron_monitor.parsers.events.reports import *
@@ -21,6 +25,25 @@ EVENT_TYPES: dict[str, type[Event]] = {
 """Public name -> class, for classes with a tag."""
 for kind, event_type in EVENT_TYPES.items():
     event_type.kind = kind
+if TYPE_CHECKING:
+    AnyEvent: TypeAlias = Event
+    RawLine: TypeAlias = bytes | str
+else:
+    AnyEvent, RawLine = reduce(operator.or_, EVENT_TYPES.values()), Any  # what msgspec can decode
+
+
+class LogEvent(msgspec.Struct, gc=False):
+    """An event with its physical line number (by newlines, from 1), the rule that read it, and the line."""
+
+    line: int
+    rule: str
+    event: AnyEvent
+    raw: RawLine
+
+    @property
+    def text(self) -> str:
+        """The line as a person reads it."""
+        return text_of(self.raw)
 
 
 def to_fields(event: Event) -> dict[str, Any]:

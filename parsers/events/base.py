@@ -1,4 +1,4 @@
-"""The base class of events, and their positions in the log."""
+"""The base class of events, and the text of their lines."""
 
 import re
 from typing import ClassVar
@@ -34,20 +34,6 @@ class Remark(Event, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """An event that other programs print as well. Alone it creates no run."""
 
     proves_training: ClassVar[bool] = False
-
-
-class LogEvent(msgspec.Struct, gc=False):
-    """An event with its physical line number (by newlines, from 1), the rule that read it, and the line."""
-
-    line: int
-    rule: str
-    event: Event
-    raw: bytes | str
-
-    @property
-    def text(self) -> str:
-        """The line as a person reads it."""
-        return text_of(self.raw)
 
 
 _CONTROLS = dict.fromkeys({*range(32), 127} - set(b"\t\n\r"))  # neither XML nor a terminal may receive them

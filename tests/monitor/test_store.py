@@ -15,12 +15,10 @@ import pytest
 from megatron_monitor import store as store_module
 from megatron_monitor.config import load as load_config
 from megatron_monitor.core import Core
-from megatron_monitor.core.saved import LogState, Saved, SavedSource, UnclaimedState, of_parts
+from megatron_monitor.core.saved import LogState, Saved, SavedRun, SavedSource, UnclaimedState, of_parts
 from megatron_monitor.daemon import Daemon
-from megatron_monitor.evaluation import MonitoredRun
 from megatron_monitor.follow.messages import Opened, Position, Scanned
 from megatron_monitor.identity import StreamIdentity
-from megatron_monitor.incidents import IncidentBook
 from megatron_monitor.parsers.events import IterationLogged, LogEvent
 from megatron_monitor.parsers.reader import Bookmark
 from megatron_monitor.run.fold import fold
@@ -412,7 +410,7 @@ def test_what_is_gone_for_a_month_is_forgotten() -> None:
     known = Bookmark(0, 1)
     saved = Saved(
         sources={"/old": SavedSource("r", position, known, 1000.0, StreamIdentity("r", ""))},
-        runs={"r": MonitoredRun(RunState("r", proven=True), IncidentBook(), False)},
+        runs={"r": SavedRun(RunState("r", proven=True))},
     )
     core = Core(load_config("", ["runs=[{paths: [/logs/*.log]}]"]))
     core.restore(saved)

@@ -5,8 +5,7 @@ import msgspec
 from megatron_monitor.config import Config
 from megatron_monitor.core.logs import Log, Logs
 from megatron_monitor.core.runs import Run, Runs
-from megatron_monitor.core.saved import LogState, UnclaimedState
-from megatron_monitor.evaluation import MonitoredRun
+from megatron_monitor.core.saved import LogState, SavedRun, UnclaimedState
 from megatron_monitor.run.state import RunState
 
 NOW = 1000.0
@@ -41,9 +40,9 @@ def test_a_claimed_run_goes_on_under_its_present_name() -> None:
     """Unless there is one of that name already; it takes the present offset of the wall clock."""
     runs = Runs(config(), Logs(), charts=True)
     runs.wall_offset = 60.0
-    saved = LogState(runs={"old": MonitoredRun(RunState("old", iterations_total=7), historical=True)})
+    saved = LogState(runs={"old": SavedRun(RunState("old", iterations_total=7), historical=True)})
     runs.claim(UnclaimedState(saved), "old", "new")
     run = runs["new"]
     assert (run.state.name, run.state.iterations_total, run.historical, run.state.wall_offset) == ("new", 7, True, 60.0)
-    runs.claim(UnclaimedState(LogState(runs={"old": MonitoredRun(RunState("old"))})), "old", "new")
+    runs.claim(UnclaimedState(LogState(runs={"old": SavedRun(RunState("old"))})), "old", "new")
     assert runs["new"] is run

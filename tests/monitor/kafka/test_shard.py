@@ -49,8 +49,8 @@ def test_a_member_goes_on_where_the_one_before_had_saved(partition: Partition) -
     assert partition.shard.core.runs["tr11"].state.attempt.number == 0
 
 
-def test_a_stream_of_which_it_was_not_decided_whose_it_is_is_read_again(partition: Partition) -> None:
-    """Its records lie before what was saved; those of the others in between are not handled twice."""
+def test_an_undecided_stream_waits_on_after_a_takeover(partition: Partition) -> None:
+    """Its waiting lines are saved: no record is read again."""
     for step in range(1, 12):
         partition.write("tr11", line(step, seconds=0.5))
         partition.turn()
@@ -62,7 +62,7 @@ def test_a_stream_of_which_it_was_not_decided_whose_it_is_is_read_again(partitio
     assert partition.iterations("tr11") == 11
     partition.shard.close(save=True)
     partition.take_over()
-    assert partition.begun_at == 11
+    assert partition.begun_at == 15
     for step in range(12, 16):  # both compute
         partition.write("tr11", line(step, seconds=0.5))
         partition.write("tr11", line(step - 7, seconds=0.5, loss=5.0), task="1")
