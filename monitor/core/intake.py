@@ -135,9 +135,9 @@ class MessageHandler:
     def _stays_dormant(self, message: Opened, saved: SavedSource, member: StreamIdentity, run: str, now: float) -> bool:
         """Make the source dormant if it is an old file, read to its end, without a training. Return True if it is."""
         is_read = message.resumed and message.offset >= message.size
-        if not (is_read and member.reported_nothing and saved.reader.reported_nothing):
+        if message.content is None or not (is_read and member.reported_nothing and saved.reader.reported_nothing):
             return False
-        place = replace(saved.position, device=message.device, inode=message.inode)
+        place = replace(saved.position, device=message.content.device, inode=message.content.inode)
         dormant = replace(saved, run=run, member=member, position=place, mount=message.mount, owner=message.owner)
         return self._becomes_dormant(message.source, message.path, dormant, now)
 

@@ -11,9 +11,8 @@ from megatron_monitor.config import Watch as Runs
 from megatron_monitor.core.logs import Log, Logs
 from megatron_monitor.core.ordered import Ordered
 from megatron_monitor.core.saved import SavedSource
-from megatron_monitor.follow.content import ENOUGH_BYTES
-from megatron_monitor.follow.marker import Marker
-from megatron_monitor.follow.messages import Data, Opened, Restarted
+from megatron_monitor.follow.content import ENOUGH_BYTES, Content
+from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Restarted
 from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.identity import StreamIdentity
 from megatron_monitor.identity.naming import watch_of
@@ -52,13 +51,16 @@ class Source(Struct, eq=False):
     path: str
     log: Log
     reader: SourceReader
-    marker: Marker
+    content: Content
+    """What was read of its file."""
     mtime: float
     """Unix time of the last write, by the file system's clock."""
     counted: tuple[int, int]
     """(lines, matched lines) of the reader that the counters already contain."""
     member: StreamIdentity
     """Its run, with the reason (attribution.py)."""
+    former: tuple[Fingerprint, ...] = ()
+    """Files that were read and left (rotated): they are not read again under any name."""
     mount: str = ""
     """The mount, which has its own reader thread."""
     run: "Run | None" = None
@@ -107,7 +109,7 @@ class Source(Struct, eq=False):
         gap = message.offset - self.reader.fed_bytes - held
         if gap > 0:
             self.reader.skip(gap)
-        self.marker.feed(message)
+        self.content = message.content or Content(offset=message.offset + len(message.data))
         self.behind_bytes, self.mtime = message.behind_bytes, message.mtime
         if self.ordered is None:
             return self.reader.feed(message.data)
@@ -122,11 +124,11 @@ class Source(Struct, eq=False):
     def restart(self, rules: Rules, message: Restarted | None = None) -> None:
         """Begin with new content under the same path. Without a message the file was read to its end and deleted."""
         if message is not None:
-            self.marker.feed(message)
+            self.content, self.former = message.content or Content(), message.former(self.former)
         if self.ordered is not None:
             self.ordered.begin_anew()
         self.reader, self.counted, self.failed, self.tail = evaluated_reader(rules), (0, 0), "", LogTail()
-        self.reader.skip(self.marker.content.offset)
+        self.reader.skip(self.content.offset)
 
     def count_lines(self, counts: MonitorCounts) -> None:
         """Count the lines that its reader has read since the last call."""
@@ -142,9 +144,10 @@ class Source(Struct, eq=False):
         reader, waits = self.reader.save(), 0
         if self.ordered is not None:
             reader.ordered, waits = self.ordered.save(), self.ordered.size
+        position = self.content.position(reader.offset + waits, self.former, self.mtime)
         observed = now if self.observed_until is None else self.observed_until
         return SavedSource(
-            self.log.name, self.marker.position(reader.offset + waits), reader, observed, self.member,
+            self.log.name, position, reader, observed, self.member,
             self.experiments, self.waiting, self.setup_events, self.put_out, self.new, self.mount, self.owner,
         )  # fmt: skip
 
@@ -178,22 +181,22 @@ class Sources(dict[str, Source]):
 
         `known`: its saved form, or that of the file before under this path. `ordered`: given for a pushed stream.
         """
-        reader, marker = evaluated_reader(self._rules), Marker(known.position.former if known is not None else ())
+        reader, content = evaluated_reader(self._rules), message.content or Content()
         if known is not None and message.resumed:
             reader.restore(known.reader)
             if ordered is not None and known.reader.ordered is not None:
                 ordered.restore(known.reader.ordered)
         elif message.offset:  # the bytes before were delivered under another name
             reader.skip(message.offset)
-        marker.feed(message)
         counted = reader.lines, reader.matched_lines
         source = Source(
-            message.source, message.path, self._logs.named(log), reader, marker, message.mtime, counted, member,
-            message.mount, owner=message.owner, ordered=ordered, resumed=known is not None and message.resumed,
-            tail=LogTail(message.tail),
+            message.source, message.path, self._logs.named(log), reader, content, message.mtime, counted, member,
+            mount=message.mount, owner=message.owner, ordered=ordered, tail=LogTail(content.tail),
         )  # fmt: skip
         if known is not None:
             source.new, source.put_out, source.observed_until = known.new, known.put_out, known.saved_at
+            source.former, source.resumed = known.position.former, message.resumed
+            source.mtime = known.position.written if message.resumed else message.mtime
         self[source.name] = source
         self.tail_bytes = limit_of(len(self))
         self._unread.add(source.name)
@@ -223,7 +226,7 @@ class Sources(dict[str, Source]):
             at = saved.position
             del self.dormant_logs[saved.run]
             found = Opened(
-                name, name, at, at.offset, at.written, True, at.start, at.device, at.inode,
+                name, name, Content(at.device, at.inode, at.start, proved=at), at.offset, at.written, True,
                 owner=saved.owner, mount=saved.mount,
             )  # fmt: skip
             source = self.open(found, saved.run, saved.member, saved)

@@ -7,7 +7,7 @@
    (`followed_file.FollowedFile`).
 3. *Open*: a path claims its file (`context.Registry`), so a file with two names is read once. It resumes at the saved
    offset only if the file's first bytes and those before the offset are the ones that were read (`content.verify`),
-   else at 0. The loop makes these proofs with a `marker.Marker`.
+   else at 0. The proof (`content.Content`) comes to the loop with the bytes.
 4. *Read*: a file is looked at every 0.5 s while it grows and every 10 s when it is silent. A look is one `stat`; if
    size or times changed, one `pread` compares the bytes before the offset and reads on. inotify is not used: it does
    not report what other hosts write, and an event takes longer than a look.

@@ -11,8 +11,9 @@ text are delivered; long runs and holes are skipped. One `pread` both compares t
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from megatron_monitor.follow.messages import Fingerprint
+from megatron_monitor.follow.messages import Fingerprint, Position
 from megatron_monitor.follow.os_layer import OpenFile
 
 HEAD_BYTES = 1024
@@ -62,41 +63,49 @@ def is_strong(mark: Fingerprint) -> bool:
     return min(mark.offset, mark.head_bytes + mark.tail_bytes) >= ENOUGH_BYTES
 
 
-class Content(Struct, gc=False):
-    """How far a file was read, and the proof. `offset` is that of the next byte to read."""
+class Content(Struct, frozen=True, gc=False):
+    """How far a file was read, and the proof. The reader passes it on with the bytes, and the state is made of it."""
 
-    device: int
-    inode: int
+    device: int = 0
+    inode: int = 0
     offset: int = 0
+    """Offset of the next byte to read."""
     head: bytes = b""  # the first bytes, up to HEAD_BYTES; empty once `head_hash` replaces them
     tail: bytes = b""
     head_hash: str = ""
-    hole_since: float | None = None
-    """Monotonic time since which a run of NULs is waited for: another host may still fill it. None: no wait."""
-    zeros_until: int = 0  # offset behind written zeros that were skipped: the next pass continues there
+    proved: Fingerprint | None = None
+    """The proof of an earlier process, which may cover more bytes, until something is read."""
 
     @property
     def identity(self) -> tuple[int, int]:
         """Device and inode."""
         return self.device, self.inode
 
-    def advance(self, offset: int, data: bytes) -> None:
-        """Add `data`, read at `offset`, which is larger than the old offset if a hole was skipped."""
-        if len(self.head) == offset < HEAD_BYTES:  # the head ends at the first NUL or hole
-            self.head += data[: HEAD_BYTES - offset].partition(b"\0")[0]
+    def advance(self, offset: int, data: bytes) -> "Content":
+        """Return the content with `data`, read at `offset`, which is larger than the old one if a hole was skipped."""
+        head = self.head
+        if len(head) == offset < HEAD_BYTES:  # the head ends at the first NUL or hole
+            head += data[: HEAD_BYTES - offset].partition(b"\0")[0]
         # a block as long as the tail replaces it, without a copy
-        self.tail = tail_of(self.tail + data if offset == self.offset and len(data) < TAIL_BYTES else data)
-        self.offset = offset + len(data)
+        tail = tail_of(self.tail + data if offset == self.offset and len(data) < TAIL_BYTES else data)
+        return Content(self.device, self.inode, offset + len(data), head, tail, self.head_hash)
 
     def fingerprint(self) -> Fingerprint:
         """Return the proof by which this content is recognized later."""
         size, head = (HEAD_BYTES, self.head_hash) if self.head_hash else (len(self.head), digest(self.head))
         return Fingerprint(self.device, self.inode, size, head, self.offset, len(self.tail), digest(self.tail))
 
-    def hash_head(self) -> None:
-        """Replace a complete head by its hash: 1 KiB for each of 100,000 files would be 100 MB."""
-        if len(self.head) == HEAD_BYTES:
-            self.head, self.head_hash = b"", digest(self.head)
+    def position(self, start: int, former: tuple[Fingerprint, ...], written: float) -> Position:
+        """Return the position from which the bytes after `start` are read again. All bytes that were read prove it."""
+        mark = self.proved or self.fingerprint()
+        return Position(
+            self.device, self.inode, mark.head_bytes, mark.head_hash, mark.offset, mark.tail_bytes, mark.tail_hash,
+            mark.offset - start, former, written,
+        )  # fmt: skip
+
+    def with_hashed_head(self) -> "Content":
+        """Return the content with the hash of a complete head: 1 KiB for each of 100,000 files would be 100 MB."""
+        return self if len(self.head) < HEAD_BYTES else replace(self, head=b"", head_hash=digest(self.head))
 
 
 def content_from(file: OpenFile, identity: tuple[int, int], mark: Fingerprint, proved: Verification) -> Content:
@@ -104,7 +113,7 @@ def content_from(file: OpenFile, identity: tuple[int, int], mark: Fingerprint, p
     start, tail = mark.start, proved.tail
     if mark.unread:
         tail = tail_of(file.pread(min(start, TAIL_BYTES), max(0, start - TAIL_BYTES)))
-    return Content(*identity, start, proved.head[:start], tail)
+    return Content(*identity, start, proved.head[:start], tail, proved=mark)
 
 
 class FileBlock(NamedTuple):
@@ -115,12 +124,12 @@ class FileBlock(NamedTuple):
     at_end: bool
     changed: bool = False  # the bytes before the offset differ from those that were read: `data` is empty
     hole: bool = False  # a run of NULs before text may still be filled: wait
+    zeros_until: int = 0  # offset behind written zeros that were skipped: the next pass continues there
 
 
-def read_block(file: OpenFile, content: Content, count: int, *, wait_for_holes: bool) -> FileBlock:
+def read_block(file: OpenFile, content: Content, count: int, zeros_until: int, *, wait_for_holes: bool) -> FileBlock:
     """Read at most `count` new bytes. `wait_for_holes`: stop before runs of NULs, which may still be filled."""
     tail, offset = content.tail, content.offset
-    zeros_until, content.zeros_until = content.zeros_until, 0
     block = file.pread(len(tail) + count, offset - len(tail))
     truncated = not tail and offset and not block and file.stat().st_size < offset
     if truncated or not block.startswith(tail):
@@ -147,5 +156,4 @@ def read_block(file: OpenFile, content: Content, count: int, *, wait_for_holes: 
         if len(block) < count:
             return FileBlock(offset, b"", True)
         position = data_at + len(block)
-    content.zeros_until = position
-    return FileBlock(offset, b"", False)
+    return FileBlock(offset, b"", False, zeros_until=position)

@@ -15,6 +15,7 @@ import os
 import zlib
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from megatron_monitor.follow.content import (
     Content,
@@ -95,6 +96,9 @@ class FollowedFile(Struct, eq=False):
     gone_since: float | None = None  # when Gone was emitted
     _claims: tuple[Identity, ...] = ()
     _binary: Identity | None = None
+    _hole_since: float | None = None
+    """Since when a run of NULs is waited for: another host may still fill it. None: no wait."""
+    _zeros_until: int = 0
     _failures: int = 0  # in a row
     _moved_at: float | None = None  # since when the path names another file than `content`
     _directory_device: int | None = None  # st_dev of the directory that held the file
@@ -307,11 +311,11 @@ class FollowedFile(Struct, eq=False):
         was_gone = self.gone_since is not None
         self.resume = self.gone_since = self.truncation_suspected_at = None
         if not self.announced:
-            self.content, position = content, mark if isinstance(mark, Position) else None
-            self.announced = position is not None or not content.offset
+            self.content, resumed = content, isinstance(mark, Position)
+            self.announced = resumed or not content.offset
             self.caught_up = not self.announced
             if self.announced:
-                self.context.emit(self._opened(content, status, position))
+                self.context.emit(self._opened(content, status, resumed=resumed))
             return
         if was_gone:
             self.context.emit(Readable(self.source, at))
@@ -334,8 +338,7 @@ class FollowedFile(Struct, eq=False):
                 return
             self.context.files.put(self, file)
             if problem:  # else this client had old attributes or pages, or the file was not open
-                content = Content(*content.identity)
-                self._switch_to(content, "truncated", problem, at, left=None)
+                self._switch_to(Content(*content.identity), "truncated", problem, at, left=None)
             block = self._read(file, seen, now, at)
         if block.changed:
             self.look_soon = True
@@ -345,8 +348,8 @@ class FollowedFile(Struct, eq=False):
             self._note_change(seen, now, at)
         self.stamp = None if self.has_more else stamp
         self.stamp_is_final = not self.has_more and now >= self.recheck_until and not block.hole
-        if self.stamp_is_final and self.announced:
-            content.hash_head()
+        if self.stamp_is_final and self.announced and self.content is not None:
+            self.content = self.content.with_hashed_head()
 
     def _read(
         self, file: OpenFile, status: os.stat_result, now: float, at: float, *, is_last: bool = True
@@ -354,25 +357,26 @@ class FollowedFile(Struct, eq=False):
         """Read the next bytes and emit them. At the end of its last file the source has caught up."""
         content, settings = self.content, self.context.settings
         assert content is not None
-        waited = content.hole_since is not None and now - content.hole_since >= _HOLE
+        waited = self._hole_since is not None and now - self._hole_since >= _HOLE
         wait_for_holes = not (waited or self.context.is_local(content.device))
         expected = status.st_size - content.offset + _MIN_READ_BYTES
         count = min(settings.read_bytes, max(_MIN_READ_BYTES, expected))
-        block = read_block(file, content, count, wait_for_holes=wait_for_holes)
+        block = read_block(file, content, count, self._zeros_until, wait_for_holes=wait_for_holes)
+        self._zeros_until = block.zeros_until
         if block.changed:
             return block
-        content.hole_since = (content.hole_since if content.hole_since is not None else now) if block.hole else None
+        self._hole_since = (self._hole_since if self._hole_since is not None else now) if block.hole else None
         self.look_soon = self.look_soon or block.hole
         self.has_more = not block.at_end
         if block.data:
             if not self.announced:
                 self.announced = True
                 self.context.emit(self._opened(content, status))
-            content.advance(block.offset, block.data)
+            self.content = content = content.advance(block.offset, block.data)
             if self.caught_up or at - status.st_mtime < _FRESH:  # a read of an old log is not a change
                 self._note_change(status, now, at)
             behind = max(0, status.st_size - content.offset)
-            self.context.emit(Data(self.source, block.offset, block.data, status.st_mtime, at, behind))
+            self.context.emit(Data(self.source, block.offset, block.data, status.st_mtime, at, behind, content))
         if block.at_end and not block.hole and not self.caught_up and is_last:
             self.caught_up = True
             self.context.emit(CaughtUp(self.source, at))
@@ -395,24 +399,22 @@ class FollowedFile(Struct, eq=False):
         self.look_soon = True
         return now - self.truncation_suspected_at >= _CONFIRM
 
-    def _opened(self, content: Content, status: os.stat_result, position: Position | None = None) -> Opened:
+    def _opened(self, content: Content, status: os.stat_result, *, resumed: bool = False) -> Opened:
         return Opened(
-            self.source, self.path, position, status.st_size, status.st_mtime, position is not None,
-            content.offset, content.device, content.inode, content.head, content.tail, status.st_uid,
-            self.context.mount,
-        )  # fmt: skip
+            self.source, self.path, content, status.st_size, status.st_mtime, resumed, status.st_uid, self.context.mount
+        )
 
     # The path names another file, or none.
 
     def _handle_other_file(self, seen: os.stat_result, now: float, at: float) -> None:
         """Read the rest of the old file, then the new one. Raises DuplicateFileError, FileChangedError."""
-        content = self.content
-        assert content is not None
         if self._moved_at is None:
             self._moved_at = now
         links = self._read_old_file(now, at, is_last=not seen.st_size)
         if self.has_more:
             return
+        content = self.content
+        assert content is not None
         if seen.st_size == 0 and links:
             self._moved_at = None  # while the new file is empty the writer may still use the old one
             return
@@ -425,7 +427,7 @@ class FollowedFile(Struct, eq=False):
         same_inode = seen.st_ino == content.inode
         if (same_inode or (not links and is_strong(mark))) and not verify(file, mark).problem:
             # A remount, or a longer copy moved over the old file (rsync): the same text under another number.
-            content.device, content.inode = identity
+            self.content = replace(content, device=identity[0], inode=identity[1])
             self.context.files.put(self, file)
             return
         next_content = self._content_to_read(file, seen)
@@ -468,10 +470,10 @@ class FollowedFile(Struct, eq=False):
         if left is not None:
             self.context.registry.add_left_file(left)
         self.content, self.caught_up = content, content.offset > 0
-        self.stamp, self.has_more = None, True
+        self.stamp, self.has_more, self._hole_since, self._zeros_until = None, True, None, 0
         self._moved_at = self._directory_device = None  # the path may be a link to another directory
         if self.announced and not content.offset:
-            self.context.emit(Restarted(self.source, reason, proof, *content.identity, former=left, at=at))
+            self.context.emit(Restarted(self.source, reason, proof, content, left, at))
         elif self.announced:  # another path delivered this content
             self.announced = False
             self.context.emit(Gone(self.source, at))

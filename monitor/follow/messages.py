@@ -5,12 +5,15 @@ After Gone and Unreadable any message may follow. Times `at` and `mtime` are Uni
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct, field
 
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.parsers.redaction import MASK, masked_path
+
+if TYPE_CHECKING:
+    from megatron_monitor.follow.content import Content
 
 SourceId: TypeAlias = str
 """The absolute path as configured or discovered, in valid UTF-8: the key of a source, safe as a label."""
@@ -55,34 +58,38 @@ SMALL_BYTES = 1 << 16
 """Most bytes of a small message."""
 
 
-class Opened(Struct, frozen=True):
-    """A source is followed from `offset` on: 0, the proved position, or the end of bytes that another name delivered.
+MAX_FORMER_FILES = 16_384
+"""Rotated files remembered per source, 152 bytes of state each. If a pattern also finds a forgotten one, a restart
+reads it again. A log that is rotated every hour reaches the bound after 682 days."""
 
-    `resumed`: `position` was proved. `head` and `tail` are the file's first bytes and those before `offset`, for the
-    Marker.
+
+class Opened(Struct, frozen=True):
+    """A source is followed from the end of `content` on, which is empty, the proved part of the file, or what another
+    name delivered. None: an empty one without a file. `resumed`: its position was proved.
     """
 
     source: SourceId
     path: str
-    position: Position | None
+    content: "Content | None"
     size: int
     mtime: float
     resumed: bool
-    offset: int = 0
-    device: int = 0
-    inode: int = 0
-    head: bytes = b""
-    tail: bytes = b""
     owner: int | None = None
     """User id of the file's owner; None: unknown."""
     mount: str = ""
     """The mount point of its reader: while the mount is unobserved (UnobservedTime), silence means nothing."""
+
+    @property
+    def offset(self) -> int:
+        """The offset of the next byte."""
+        return 0 if self.content is None else self.content.offset
 
 
 class Data(Struct, frozen=True):
     """The next bytes. `offset` is that of data[0] and skips holes.
 
     `at` is when they were read, `mtime` the file's time stamp; `behind_bytes`: known bytes of the file after them.
+    `content`: what was read, with them; None: no file has it.
     """
 
     source: SourceId
@@ -91,6 +98,7 @@ class Data(Struct, frozen=True):
     mtime: float
     at: float
     behind_bytes: int
+    content: "Content | None" = None
 
 
 class Lines(Struct, frozen=True):
@@ -101,15 +109,18 @@ class Lines(Struct, frozen=True):
 
 
 class Restarted(Struct, frozen=True):
-    """The path has other content: the next Data is its beginning. `former`: the old file if all of it was read."""
+    """The path has other content: the next Data is its beginning. `left`: the old file if all of it was read."""
 
     source: SourceId
     reason: RestartReason
     proof: str
-    device: int = 0
-    inode: int = 0
-    former: Fingerprint | None = None
+    content: "Content | None" = None
+    left: Fingerprint | None = None
     at: float = 0.0
+
+    def former(self, known: tuple[Fingerprint, ...]) -> tuple[Fingerprint, ...]:
+        """Return the files that the source has left, after those known before."""
+        return known if self.left is None else (*known, self.left)[-MAX_FORMER_FILES:]
 
 
 class CaughtUp(Struct, frozen=True):

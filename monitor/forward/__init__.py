@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from megatron_monitor import config
+from megatron_monitor.follow.content import Content
 from megatron_monitor.follow.follower import Follower
 from megatron_monitor.follow.inbox import Inbox
-from megatron_monitor.follow.marker import Marker
 from megatron_monitor.follow.messages import (
     CaughtUp,
     Data,
@@ -111,7 +111,7 @@ class _ForwardedFile:
 
     def __init__(self, labels: dict[str, str], last: int, former: tuple[Fingerprint, ...]) -> None:
         self.labels, self.last = labels, last
-        self.marker = Marker(former)
+        self.content, self.former, self.written = Content(), former, 0.0
         self.caught_up = False
         self.rest = b""
         self.lines: list[tuple[str, str]] = []
@@ -135,7 +135,7 @@ class _ForwardedFile:
     @property
     def position(self) -> Position:
         """The position after the last complete line."""
-        return self.marker.position(self.marker.content.offset - len(self.rest))
+        return self.content.position(self.content.offset - len(self.rest), self.former, self.written)
 
 
 class Forwarder:
@@ -247,24 +247,25 @@ class Forwarder:
             case Scanned():
                 self._forgotten.update(message.forgotten)
             case Data() if file := self._files.get(message.source):
-                file.marker.feed(message)
+                file.content = message.content or Content(offset=message.offset + len(message.data))
+                file.written = message.mtime
                 at = message.at if file.caught_up else min(message.mtime, message.at)
                 self._ready_bytes += file.add(message.data, at)
             case CaughtUp() if file := self._files.get(message.source):
                 file.caught_up = True
             case Restarted() | Gone() if file := self._files.get(message.source):
                 file.end_content(message.at)
-                if isinstance(message, Restarted):
-                    file.marker.feed(message)
+                if isinstance(message, Restarted) and message.content is not None:
+                    file.content, file.former = message.content, message.former(file.former)
 
     def _open(self, message: Opened) -> None:
         self._forgotten.discard(message.source)
         labels = {"run": named(message.source, self._watches).name, "filename": message.source, **self._labels}
         last = self._progress.last.get(message.source, 0)
         saved, before = self._progress.positions.get(message.source), self._files.get(message.source)
-        former = before.marker.former if before is not None else saved.former if saved is not None else ()
+        former = before.former if before is not None else saved.former if saved is not None else ()
         self._files[message.source] = file = _ForwardedFile(labels, last, former)
-        file.marker.feed(message)
+        file.content, file.written = message.content or Content(), message.mtime
 
     def _deliver(self) -> None:
         """Push the saved batch until it is accepted, or refused because it can never be read."""

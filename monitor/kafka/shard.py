@@ -18,6 +18,7 @@ from megatron_monitor.config import Config
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import PartitionOffset, Saved, of_parts
 from megatron_monitor.dispatch import Dispatcher, Links
+from megatron_monitor.follow.content import Content
 from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Scanned, UnobservedTime, Unreadable
 from megatron_monitor.kafka.records import push_of
 from megatron_monitor.kafka.state import StateError, StateRecord
@@ -131,7 +132,8 @@ class Shard:
         for name, position in self.core.restore(saved).items():
             written = place.written.get(name, wall)
             self.core.handle(
-                Opened(name, name, position, position.start, written, True, position.start, mount=self._mount), now
+                Opened(name, name, Content(offset=position.start), position.start, written, True, mount=self._mount),
+                now,
             )
             self._fed[name] = position.start
         self._at, self.next = now, place.offset

@@ -95,7 +95,7 @@ class ReadOffsets(Extension):
             return
         self._read = {
             os.path.relpath(source.path, directory): (
-                source.marker.content.inode,
+                source.content.inode,
                 _READ_ALL if source.failed else source.read_until,
             )
             for source in self._core.sources.values()

@@ -22,6 +22,7 @@ from megatron_monitor.commands.arguments import ConfigOptions
 from megatron_monitor.commands.replay import replay as replay_command
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import of_parts
+from megatron_monitor.follow.content import Content
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened, Scanned
 from megatron_monitor.incidents import Transition
 from megatron_monitor.once import metrics_page
@@ -316,10 +317,8 @@ class _Daemon:
             path, data = f"{self.folder}/{file}", self.held[file]
             position = positions.get(path)
             start = 0 if position is None else position.start
-            self.core.handle(
-                Opened(path, path, position, len(data), self.now, position is not None, offset=start, owner=1000),
-                self.now,
-            )
+            known = Content(offset=start, proved=position)
+            self.core.handle(Opened(path, path, known, len(data), self.now, position is not None, 1000), self.now)
             if data[start:]:
                 self._deliver(path, start, data[start:])
             self.core.handle(CaughtUp(path, self.now), self.now)

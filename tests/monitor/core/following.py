@@ -3,6 +3,7 @@
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Saved
+from megatron_monitor.follow.content import Content
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened
 from megatron_monitor.incidents import Transition
 from megatron_monitor.run.state import RunState
@@ -46,7 +47,7 @@ class Following:
         self.core.handle(Opened(path, path, None, 0, written, False, owner=self.owner), self.now)
         self.written[path] = backlog.encode()
         if backlog:
-            self.core.handle(Data(path, 0, backlog.encode(), written, self.now, 0), self.now)
+            self.core.handle(Data(path, 0, backlog.encode(), written, self.now, 0, self._read(path)), self.now)
         self.core.handle(CaughtUp(path, self.now), self.now)
 
     def write(self, path: str, text: str | bytes) -> None:
@@ -55,7 +56,10 @@ class Following:
             self.open(path)
         offset, data = len(self.written[path]), text if isinstance(text, bytes) else text.encode()
         self.written[path] += data
-        self.core.handle(Data(path, offset, data, self.now, self.now, 0), self.now)
+        self.core.handle(Data(path, offset, data, self.now, self.now, 0, self._read(path)), self.now)
+
+    def _read(self, path: str) -> Content:
+        return Content().advance(0, self.written[path])
 
     def wait(self, seconds: float) -> None:
         """Time passes."""
@@ -93,11 +97,10 @@ class Following:
             position = positions.get(path)
             offset = position.start if position is not None else 0
             resumed = position is not None
-            self.core.handle(
-                Opened(path, path, position, len(data), self.now, resumed, offset=offset, owner=self.owner), self.now
-            )
+            known = Content(offset=offset, proved=position)
+            self.core.handle(Opened(path, path, known, len(data), self.now, resumed, owner=self.owner), self.now)
             if data[offset:]:
-                self.core.handle(Data(path, offset, data[offset:], self.now, self.now, 0), self.now)
+                self.core.handle(Data(path, offset, data[offset:], self.now, self.now, 0, self._read(path)), self.now)
             self.core.handle(CaughtUp(path, self.now), self.now)
 
     def pages(self) -> dict[str, dict[str, object]]:

@@ -10,6 +10,7 @@ from megatron_monitor.config import Config, Watch
 from megatron_monitor.core import Core
 from megatron_monitor.core.sources import unmatched
 from megatron_monitor.evaluation import Evaluator, MonitoredRun
+from megatron_monitor.follow.content import Content
 from megatron_monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from megatron_monitor.incidents import Transition
 from megatron_monitor.receiver.labels import followed
@@ -218,7 +219,9 @@ def test_a_restart_of_the_daemon_goes_on() -> None:
     positions = again.restore(saved)
     position = positions["/l/a.log"]
     assert position.start == len(text)
-    again.handle(Opened("/l/a.log", "/l/a.log", position, 500, NOW, True, offset=position.start), NOW + 700)
+    again.handle(
+        Opened("/l/a.log", "/l/a.log", Content(offset=position.start, proved=position), 500, NOW, True), NOW + 700
+    )
     again.handle(data("/l/a.log", line(4), offset=position.start, mtime=NOW + 650, at=NOW + 700), NOW + 700)
     again.handle(CaughtUp("/l/a.log", NOW + 700), NOW + 700)
     reported = [(item.incident, item.status) for item in again.tick(NOW + 700) if not item.display_only]
@@ -239,7 +242,7 @@ def test_a_log_that_is_named_by_hand_is_shown_however_long_ago_it_ended() -> Non
     later = NOW + core.config.run_retention + 2
     again = Core(msgspec.structs.replace(core.config, run_retention=LONGEST_SECONDS))
     place = again.restore(decode(encode(core.save(later)), type(core.save(later))))[path]
-    again.handle(Opened(path, path, place, place.offset, NOW, True, offset=place.offset), later)
+    again.handle(Opened(path, path, Content(offset=place.offset, proved=place), place.offset, NOW, True), later)
     again.handle(CaughtUp(path, later), later)
     again.tick(later)
     assert state_of(again, later) == {"a": "finished"}

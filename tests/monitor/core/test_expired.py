@@ -4,6 +4,7 @@ from html import unescape
 
 from megatron_monitor.breakdown.messages import advice_for
 from megatron_monitor.core import Core
+from megatron_monitor.follow.content import Content
 from megatron_monitor.follow.messages import CaughtUp, Opened, Scanned
 from megatron_monitor.serve.fleet import worst_first
 from megatron_monitor.serve.page import render_run
@@ -59,7 +60,7 @@ def test_an_expired_run_stays_on_the_page() -> None:
     positions = again.restore(decode(encode(core.save(LATER)), type(core.save(LATER))))
     for path in ("/l/a.log", "/l/silent.log"):
         place = positions[path]
-        again.handle(Opened(path, path, place, place.offset, NOW, True, offset=place.offset), LATER)
+        again.handle(Opened(path, path, Content(offset=place.offset, proved=place), place.offset, NOW, True), LATER)
         again.handle(CaughtUp(path, LATER), LATER)
     assert [run.run for run in again.snapshot(LATER).ended] == ["a", "silent"]
     assert history_json(again.snapshot(LATER).ended[0].history)["steps"] == steps
@@ -123,6 +124,6 @@ def test_a_killed_monitor_knows_the_environment_that_it_had_read() -> None:
     again = core_for()
     place = again.restore(decode(encode(core.save(NOW)), type(core.save(NOW))))[path]
     assert place.offset == len(setup)
-    again.handle(Opened(path, path, place, place.offset, NOW, True, offset=place.offset), NOW)
+    again.handle(Opened(path, path, Content(offset=place.offset, proved=place), place.offset, NOW, True), NOW)
     again.handle(data(path, line(1), offset=place.offset), NOW)
     assert again.runs["a"].state.attempt.environment == {"CUDA_LAUNCH_BLOCKING": "1"}

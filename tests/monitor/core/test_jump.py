@@ -8,6 +8,7 @@ import pytest
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
 from megatron_monitor.core.saved import Saved
+from megatron_monitor.follow.content import Content
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened
 from megatron_monitor.serve.past import history_json
 from megatron_monitor.snapshot import Snapshot
@@ -143,7 +144,7 @@ def restarted(lab: Lab, offset: float, away: float = 0.0, unseen: float = 0.0) -
     again.core.set_clock(again.steady.offset)
     again.written, again.at = lab.written, lab.at
     wall = again.clock.wall()
-    opened = Opened("/x.log", "/x.log", position, lab.at, wall, resumed=True, offset=position.start, mount="/")
+    opened = Opened("/x.log", "/x.log", Content(offset=position.start, proved=position), lab.at, wall, True, mount="/")
     again.core.handle(opened, again.now)
     return again
 

@@ -143,7 +143,7 @@ def test_a_room_that_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     elif room == "state":
         two.core.runs["bad"].state.attempt.software["x"] = "\ud800"
     else:
-        monkeypatch.setattr(bad.marker, "position", raising(bad.marker.position))
+        monkeypatch.setattr(bad.reader, "save", raising(bad.reader.save))
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             two.step()

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from megatron_monitor.follow.marker import Marker
-from megatron_monitor.follow.messages import Data, Message, Opened, Position, Restarted, Scanned
+from megatron_monitor.follow.content import Content
+from megatron_monitor.follow.messages import Data, Fingerprint, Message, Opened, Position, Restarted, Scanned
 from megatron_monitor.follow.mounts import Mount, Mounts
 from megatron_monitor.follow.os_layer import Entry, OsLayer
 from megatron_monitor.follow.patterns import WatchedPath
@@ -131,7 +131,9 @@ class Rig:
         self.saved = resume or {}
         self.messages: list[Message] = []
         self.contents: dict[str, list[bytearray]] = {}
-        self.markers: dict[str, Marker] = {}
+        self.read: dict[str, Content] = {}
+        self.former: dict[str, tuple[Fingerprint, ...]] = {}
+        self.written: dict[str, float] = {}
         self.starts: dict[str, int] = {}
 
     def poll(self, seconds: float = 0.5, *, all_files: bool = True) -> list[Message]:
@@ -164,22 +166,25 @@ class Rig:
     def positions(self, back: int = 0) -> dict[str, Position]:
         """As the state file would hold them: each source at its last whole line, or `back` lines before."""
         found = {}
-        for source, marker in self.markers.items():
+        for source, content in self.read.items():
             text, start = self.contents[source][-1], self.starts[source]
             end = len(text)
             for _ in range(back + 1):
                 end = text.rfind(b"\n", 0, max(0, end - (end != len(text)))) + 1
-            found[source] = marker.position(start + end)
+            found[source] = content.position(start + end, self.former[source], self.written[source])
         return found
 
     def _keep(self, message: Message) -> None:
         if isinstance(message, Opened | Restarted):
             self.contents.setdefault(message.source, []).append(bytearray())
             self.starts[message.source] = message.offset if isinstance(message, Opened) else 0
-            if message.source not in self.markers:
+            if message.source not in self.former:
                 known = self.saved.get(message.source)
-                self.markers[message.source] = Marker(() if known is None else known.former)
-            self.markers[message.source].feed(message)
+                self.former[message.source] = () if known is None else known.former
+            if isinstance(message, Restarted):
+                self.former[message.source] = message.former(self.former[message.source])
+            else:
+                self.written[message.source] = message.mtime
         elif isinstance(message, Data):
             assert message.data
             text = self.contents[message.source][-1]
@@ -190,7 +195,9 @@ class Rig:
                 hole = 0
             text.extend(bytes(hole))
             text.extend(message.data)
-            self.markers[message.source].feed(message)
+            self.written[message.source] = message.mtime
+        if isinstance(message, Opened | Restarted | Data) and message.content is not None:
+            self.read[message.source] = message.content
 
 
 @pytest.fixture(scope="session")

@@ -47,12 +47,11 @@ def test_of_a_file_at_rest_the_hash_of_its_head_is_kept(make_rig, append, log):
     rig.clock.set_wall(log.stat().st_mtime + 3600.0)
     rig.poll()
     (source,) = rig.reader.sources.values()
-    kept = source.content
-    assert (kept.head, len(kept.tail)) == (b"", content.TAIL_BYTES)
-    assert kept.fingerprint().head_hash == content.digest(text(0, 100)[: content.HEAD_BYTES])
+    assert (source.content.head, len(source.content.tail)) == (b"", content.TAIL_BYTES)
+    assert source.content.fingerprint().head_hash == content.digest(text(0, 100)[: content.HEAD_BYTES])
     append(log, LINES[100])
     rig.poll()
-    assert kept.fingerprint().offset == len(text(0, 101))
+    assert source.content.fingerprint().offset == len(text(0, 101))
     assert rig.text(log) == text(0, 101)
 
 

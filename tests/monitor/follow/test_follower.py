@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from megatron_monitor.follow import follower as follower_module
+from megatron_monitor.follow.content import Content
 from megatron_monitor.follow.discovery import DiscoveredPath
 from megatron_monitor.follow.finite import read_once
 from megatron_monitor.follow.follower import Follower
 from megatron_monitor.follow.inbox import Inbox
-from megatron_monitor.follow.marker import Marker
 from megatron_monitor.follow.messages import CaughtUp, Data, Opened, Scanned, Unreadable
 from megatron_monitor.follow.mounts import Mount, Mounts
 from megatron_monitor.follow.os_layer import OsLayer
@@ -157,12 +157,9 @@ def test_resume_through_the_follower(start, append, tmp_path):
     log = tmp_path / "a.log"
     log.write_text("text that is long enough to prove that it is the same file\n")
     status = log.stat()
-    opened = Opened(str(log), str(log), None, 0, 0.0, False, device=status.st_dev, inode=status.st_ino)
-    marker = Marker()
-    marker.feed(opened)
-    marker.feed(Data(str(log), 0, log.read_bytes(), 0.0, 0.0, 0))
+    read = Content(status.st_dev, status.st_ino).advance(0, log.read_bytes())
     append(log, b"more\n")
-    _, messages = start(log, resume={str(log): marker.position(log.stat().st_size - 5)})
+    _, messages = start(log, resume={str(log): read.position(log.stat().st_size - 5, (), 0.0)})
     assert until(messages, Opened).resumed
     assert until(messages, Data).data == b"more\n"
 

@@ -1,4 +1,4 @@
-"""Holes, reserved blocks, the Marker, backoff: the pure parts."""
+"""Holes, reserved blocks, proofs, backoff: the pure parts."""
 
 import os
 
@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_monitor.follow.content import Content, digest
-from megatron_monitor.follow.marker import Marker
 from megatron_monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
 from megatron_monitor.follow.patterns import looks_binary
 
@@ -39,12 +38,9 @@ def test_sparse_ten_gigabytes(make_rig, tmp_path):
     assert [bytes(one.data).strip(b"\0") for one in data] == [b"before\n", b"after\n"]
     assert data[1].offset + len(data[1].data) == (10 << 30) + 6
     assert rig.os.calls["pread"] < 20
-    marker = Marker()
-    for message in rig.messages:
-        if isinstance(message, Opened | Data):
-            marker.feed(message)
-    assert marker.position((10 << 30) + 6).tail_bytes == 6
-    again = make_rig(log, resume={str(log): marker.position((10 << 30) + 6)})
+    position = data[1].content.position((10 << 30) + 6, (), 0.0)
+    assert position.tail_bytes == 6
+    again = make_rig(log, resume={str(log): position})
     assert again.poll()[0].resumed
 
 
@@ -82,46 +78,34 @@ def test_a_hole_that_stays_is_passed(make_rig, kinds, tmp_path):
 
 
 @given(st.lists(st.binary(min_size=1, max_size=400), min_size=1, max_size=30), st.data())
-def test_marker_agrees_with_the_follower(chunks, data):
-    """In any chunking, a position is proved by the hashes that a reader of the file computes, wherever it begins."""
-    text = b"".join(chunks)
-    marker = Marker()
-    marker.feed(Opened("s", "/s", None, 0, 0.0, False, device=1, inode=2))
-    offset = 0
+def test_a_proof_is_the_same_in_any_pieces(chunks, data):
+    """In any chunking, a position is proved by the hashes of the file, wherever it begins."""
+    content, text = Content(1, 2), b"".join(chunks)
     for chunk in chunks:
-        marker.feed(Data("s", offset, chunk, 0.0, 0.0, 0))
-        offset += len(chunk)
-    content = Content(1, 2)
-    content.advance(0, text)
-    start = data.draw(st.integers(0, offset))
-    position, mark = marker.position(start), content.fingerprint()
+        content = content.advance(content.offset, chunk)
+    start = data.draw(st.integers(0, len(text)))
+    position, mark = content.position(start, (), 0.0), Content(1, 2).advance(0, text).fingerprint()
     assert position.start == start
     assert all(getattr(position, name) == getattr(mark, name) for name in mark.__struct_fields__ if name != "unread")
 
 
-def test_marker_over_a_resume_and_a_rotation():
-    """The head goes on growing after a resume, and files left behind are listed, the last 16,384."""
-    marker = Marker()
-    marker.feed(Opened("s", "/s", None, 0, 0.0, True, offset=4, device=1, inode=2, head=b"abc\n", tail=b"abc\n"))
-    marker.feed(Data("s", 4, b"def\n", 0.0, 0.0, 0))
-    assert marker.position(8).head_hash == digest(b"abc\ndef\n")
-    assert marker.position(8).tail_hash == digest(b"abc\ndef\n")
-    former = [Fingerprint(1, inode, 0, "", 0, 0, "") for inode in range(16_386)]
-    marker.feed(Opened("s", "/s", Position(1, 2, 0, "", 0, 0, "", former=tuple(former[:16_384])), 0, 0.0, True))
-    for one in former[-2:]:
-        marker.feed(Restarted("s", "rotated", "", 1, one.inode, former=one))
-    assert [former.inode for former in marker.position(0).former] == list(range(2, 16_386))
-    assert marker.position(0).inode == 16_385
+def test_a_proof_over_a_resume_and_a_rotation():
+    """Until something is read the old proof holds; then the head grows. Of files left behind the last 16,384 stay."""
+    old = Position(0, 0, 4, digest(b"abc\n"), 9, 4, "", 5)
+    resumed = Content(1, 2, 4, b"abc\n", b"abc\n", proved=old)
+    assert resumed.position(4, (), 7.0) == Position(1, 2, 4, digest(b"abc\n"), 9, 4, "", 5, written=7.0)
+    position = resumed.advance(4, b"def\n").position(8, (), 0.0)
+    assert (position.head_hash, position.tail_hash) == (digest(b"abc\ndef\n"), digest(b"abc\ndef\n"))
+    former: tuple[Fingerprint, ...] = ()
+    for inode in range(16_386):
+        former = Restarted("s", "rotated", "", left=Fingerprint(1, inode, 0, "", 0, 0, "")).former(former)
+    assert [one.inode for one in former] == list(range(2, 16_386))
 
 
-def test_marker_over_a_hole():
+def test_a_proof_over_a_hole():
     """A hole ends head and tail: neither proves what may still be filled."""
-    marker = Marker()
-    marker.feed(Opened("s", "/s", None, 0, 0.0, False))
-    marker.feed(Data("s", 0, b"abc\n", 0.0, 0.0, 0))
-    marker.feed(Data("s", 5000, b"def\n", 0.0, 0.0, 0))
-    assert marker.position(5004).tail_hash == digest(b"def\n")
-    assert marker.position(5004).head_hash == digest(b"abc\n")
+    position = Content().advance(0, b"abc\n").advance(5000, b"def\n").position(5004, (), 0.0)
+    assert (position.head_hash, position.tail_hash) == (digest(b"abc\n"), digest(b"def\n"))
 
 
 def test_looks_binary():

@@ -46,7 +46,7 @@ def test_replaced_while_down(begun, make_rig, log, inode_kept, end):
     opened = second.poll()[0]
     assert isinstance(opened, Opened)
     assert not opened.resumed
-    assert opened.position is None
+    assert opened.offset == 0
     assert second.texts(log) == [text(100, 100 + end)]
 
 

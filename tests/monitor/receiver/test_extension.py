@@ -7,6 +7,7 @@ import msgspec
 
 from megatron_monitor.config import load
 from megatron_monitor.core import Core
+from megatron_monitor.follow.content import Content
 from megatron_monitor.follow.messages import Data, Opened, Restarted
 from megatron_monitor.pushed import path_of
 from megatron_monitor.receiver.agents import Agents
@@ -63,15 +64,15 @@ def test_only_what_is_saved_is_stated_as_read(tmp_path: Path) -> None:
         file = tmp_path / READ_OFFSETS
         return msgspec.json.decode(file.read_bytes()) if file.exists() else {}
 
-    core.handle(Opened(path, path, None, 0, 1000.0, False, inode=7), 0.0)
-    core.handle(Opened("/logs/a.log", "/logs/a.log", None, 0, 1000.0, False, inode=8), 0.0)
-    core.handle(Data(path, 0, 2 * LINE + b"half", 1000.0, 1000.0, 0), 0.0)
+    core.handle(Opened(path, path, Content(inode=7), 0, 1000.0, False), 0.0)
+    core.handle(Opened("/logs/a.log", "/logs/a.log", Content(inode=8), 0, 1000.0, False), 0.0)
+    core.handle(Data(path, 0, 2 * LINE + b"half", 1000.0, 1000.0, 0, Content(inode=7)), 0.0)
     part.offered()
     assert stated() == {}, "it is not saved"
-    core.handle(Data(path, 104, b" line", 1000.0, 1000.0, 0), 0.0)
+    core.handle(Data(path, 104, b" line", 1000.0, 1000.0, 0, Content(inode=7)), 0.0)
     part.saved()
     assert stated() == {name: [7, 100]}
-    core.handle(Restarted(path, "rotated", "", inode=9), 10.0)
+    core.handle(Restarted(path, "rotated", "", Content(inode=9)), 10.0)
     part.offered()
     assert stated() == {name: [7, 100]}
     part.saved()
@@ -84,7 +85,7 @@ def test_a_directory_that_is_gone_is_no_failure(tmp_path: Path) -> None:
     core = Core(followed(load(f"receiver: {{listen: 127.0.0.1:1, directory: {directory}}}"), str(directory)))
     part = ReadOffsets(core)
     path = f"{directory}/{path_of('', 'gpt', 'n~1')}"
-    core.handle(Opened(path, path, None, 0, 1000.0, False, inode=7), 0.0)
+    core.handle(Opened(path, path, Content(inode=7), 0, 1000.0, False), 0.0)
     for there in (False, False, True):
         if there:
             os.mkdir(directory)
