@@ -152,9 +152,6 @@ class Source(Struct, eq=False):
         )  # fmt: skip
 
 
-_SAVED = msgpack.Decoder(SavedSource)
-
-
 class Sources(dict[str, Source]):
     """Sources by name. A log is catching up while one of its sources is not read to its end.
 
@@ -222,7 +219,7 @@ class Sources(dict[str, Source]):
     def awake(self, name: str) -> Source | None:
         """Return the source of that name. A dormant source continues."""
         if (kept := self.dormant.pop(name, None)) is not None:
-            saved = _SAVED.decode(kept)
+            saved = msgpack.decode(kept, type=SavedSource)
             at = saved.position
             del self.dormant_logs[saved.run]
             found = Opened(
@@ -236,7 +233,7 @@ class Sources(dict[str, Source]):
     def dormant_of(self, log: str) -> dict[str, SavedSource]:
         """Return the dormant source of the named log, by its name."""
         name = self.dormant_logs.get(log)
-        return {} if name is None else {name: _SAVED.decode(self.dormant[name])}
+        return {} if name is None else {name: msgpack.decode(self.dormant[name], type=SavedSource)}
 
     def _join(self, source: Source) -> None:
         log = source.log

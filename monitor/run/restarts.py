@@ -7,8 +7,6 @@ import math
 import zlib
 from typing import Final
 
-import msgspec
-
 from megatron_monitor.model import topology as topologies
 from megatron_monitor.model.arguments import model_arguments
 from megatron_monitor.parsers import events
@@ -57,7 +55,7 @@ def note_setting(state: RunState, event: Event) -> None:
     """Record a fact of the set-up, of the present attempt or of one that begins before the next step."""
     setup_events = state.attempt.setup_events
     if len(setup_events) < _SETUP_KEPT:
-        setup_events.append((event.kind, msgspec.to_builtins(event)))  # as plain values, until its attempt is known
+        setup_events.append(event)
     take_setting(state.attempt, event)
 
 
@@ -88,8 +86,8 @@ def begin_attempt(state: RunState, at: float, *, in_process: bool = False) -> No
         if before.phase in ("exiting", "finished"):
             attempt.train_iterations = None  # that training was complete: the next one has another length
     attempt.setup_events, before.setup_events = before.setup_events, []
-    for kind, fields in attempt.setup_events:
-        take_setting(attempt, msgspec.convert(fields, events.EVENT_TYPES[kind]))
+    for event in attempt.setup_events:
+        take_setting(attempt, event)
     for cursor in state.copies.positions.values():
         cursor.last_iteration = None
     enter(state, "starting", at)

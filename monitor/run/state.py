@@ -24,7 +24,7 @@ from megatron_monitor.breakdown.account import TimerReports
 from megatron_monitor.charts.history import History
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.nodes.collectives import Report
-from megatron_monitor.parsers.events import text_of
+from megatron_monitor.parsers.events import AnyEvent, text_of
 from megatron_monitor.run import records
 from megatron_monitor.run.ending import RUNNING, Ending, Evidence
 from megatron_monitor.run.phases import Parts, Phase
@@ -45,8 +45,8 @@ class Attempt:
     started_at: float | None = None
     boundaries: dict[str, str] = field(default_factory=dict)
     """Kind of set-up mark -> its stamp or source: distinguishes a copy of the set-up from a second set-up."""
-    setup_events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """(kind, fields) of set-up events since its last step: they belong to the next attempt if one begins now."""
+    setup_events: list[AnyEvent] = field(default_factory=list)
+    """The set-up events since its last step: they belong to the next attempt if one begins now."""
     phase: Phase = "starting"
     phase_since: float = 0.0
     progress_clock: float | None = None
