@@ -212,7 +212,7 @@ class Daemon:
         counts.set("ready", float(self._all_read()))
         counts.clear("mount_info")
         for mount in self.live.mounts():
-            counts.set("mount_info", 1.0, mount.mount, mount.file_system)
+            counts.set("mount_info", 1.0, mount.mount, mount.file_system, mount.mode)
             counts.set("mount_busy_seconds", round(mount.busy_seconds, 1), mount.mount)
 
     def _status(self) -> str:

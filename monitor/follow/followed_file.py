@@ -12,6 +12,7 @@ Rules:
 import contextlib
 import errno
 import os
+import sys
 import zlib
 
 from msgspec import Struct
@@ -48,7 +49,6 @@ _MIN_READ_BYTES = 1 << 16  # read beyond the known size of a file; a buffer of `
 _MAX_FAILED_READS = 5  # of a rotated file; then its rest is given up, so that the new file is read
 _FAILURES_REPORTED = 2  # failures in a row before a source is reported as unreadable: one lost RPC is normal
 _IDLE_DIVISOR = 20.0  # a file silent for t seconds is looked at every t / 20: a late look costs 5 % of the silence
-_IDLE_DIVISOR_LOCAL = 200.0  # the same where a look is no RPC: undated lines are timed by their reading
 _PAUSE_SPREAD = 0.1  # share by which pauses of files differ, so that files which fall silent together spread out
 # Seconds:
 _ROTATION = 1.0  # for which the old file is still read after a rotation: writers switch one after the other
@@ -58,7 +58,7 @@ _FAILURE_INTERVAL = 30.0  # between two tries at an unreadable file at most
 _CONFIRM = 3.0  # between two opens that prove a truncation on a network mount: an NFS client caches attributes for 3 s
 _HOLE = 2.0  # for which NULs before text may be filled on a network mount: clients write pages back in any order
 _FRESH = 60.0  # age by time stamp below which a file may be written again at any moment
-_RECENT_GROWTH = 3600.0  # since the last growth, for which a file is looked at in time whatever the limit on looks
+_RECENT_GROWTH = 60.0  # since the last growth, for which a file is looked at in time whatever the limit on looks
 _RECHECK = 2.0  # for which the bytes before the offset are compared again: coarse time stamps may hide a change
 _RECHECK_LOCAL = 0.02  # the same for local time stamps with fractions of seconds, which tick every 10 ms or faster
 
@@ -73,6 +73,7 @@ class FollowedFile(Struct, eq=False):
     resume: Fingerprint | None = None
     """Where to read on in the file that an earlier process read, or that was read before the path named nothing."""
     due_at: float = 0.0
+    directory: str = ""
     looked_at: bool = False
     failed: bool = False  # quarantined: the monitor's own code failed at this file
     unsupported: str = ""
@@ -102,6 +103,9 @@ class FollowedFile(Struct, eq=False):
     _failures: int = 0  # in a row
     _moved_at: float | None = None  # since when the path names another file than `content`
     _directory_device: int | None = None  # st_dev of the directory that held the file
+
+    def __post_init__(self) -> None:
+        self.directory = sys.intern(self.path.rpartition("/")[0] or "/")  # shared by many logs
 
     @property
     def is_away(self) -> bool:
@@ -173,9 +177,7 @@ class FollowedFile(Struct, eq=False):
         if self.look_soon or now < self.recheck_until:
             return now + settings.poll_interval
         idle = now - (self.changed_at if self.missing_since is None else self.missing_since)
-        is_local = self.content is not None and self.context.is_local(self.content.device)
-        pause = idle / (_IDLE_DIVISOR_LOCAL if is_local else _IDLE_DIVISOR)
-        pause = min(max(pause, settings.poll_interval), settings.idle_interval)
+        pause = min(max(idle / _IDLE_DIVISOR, settings.poll_interval), settings.idle_interval)
         return now + (pause if self.has_grown and idle <= _RECENT_GROWTH else self._pause_within_budget(pause))
 
     def _pause_within_budget(self, pause: float) -> float:

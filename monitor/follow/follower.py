@@ -8,23 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from megatron_monitor.follow.inbox import Inbox
-from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message, Position, SourceId
+from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message, Position, Scanned, SourceId
 from megatron_monitor.follow.mounts import Mounts, read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.follow.pipes import FILE_SYSTEM, STDIN, PipeThread
-from megatron_monitor.follow.readers import MountReader, Readers
+from megatron_monitor.follow.readers import Mode, MountReader, Readers
 from megatron_monitor.follow.settings import STOP_SECONDS, FollowSettings
+from megatron_monitor.follow.waker import Waker
 from megatron_monitor.system.clock import Clock, SystemClock
 
 _MESSAGES_PER_PUT = 32
 # Seconds:
 _PUT_SECONDS = 0.25  # between two looks at the stop flag while the queue is full
-_PASS_SECONDS = 0.4  # between two passes: a file is due at any moment, and a wake-up costs as much as to read ten lines
+_POLL_PASS_SECONDS = 0.1  # between two passes without events: of thousands of files one is due at any moment
+_EVENT_PASS_SECONDS = 0.4  # between two passes with events: a wake-up costs as much as to read ten lines
 _PASS_SECONDS_PER_FILE = 0.03  # the same for each file that had grown: of fifty every line comes within two seconds
 _MAX_PASS_SECONDS = 1.5  # bound of the two above
 _MAX_PAUSE_SECONDS = 1.0  # a longer sleep would hide that the monitor was suspended meanwhile
 _RESOLVE_SECONDS = 2.0  # for which a pattern's path may take to resolve at the start; then its text decides the mount
+_SETTLE_SECONDS = 0.03  # from the first event to the pass: a line comes in pieces, and time stamps tick meanwhile
 
 
 class MountStatus(NamedTuple):
@@ -32,6 +35,7 @@ class MountStatus(NamedTuple):
 
     mount: str
     file_system: str
+    mode: Mode
     busy_seconds: float  # duration of the present system call or step; many seconds mean that the mount hangs
     unobserved_seconds: float = 0.0
     """For how long the mount has been unobserved: a call hangs, or the monitor was suspended. 0: it is observed."""
@@ -87,11 +91,11 @@ class Follower:
     def wake(self) -> None:
         """Look at every file now."""
         for thread in list(self._threads.values()):
-            thread.woken.set()
+            thread.waker.wake()
 
     def status(self) -> tuple[MountStatus, ...]:
         """Return the status of each mount and of standard input, from memory."""
-        piped = [MountStatus(STDIN, FILE_SYSTEM, 0.0)] if self._pipe is not None else []
+        piped = [MountStatus(STDIN, FILE_SYSTEM, "poll", 0.0)] if self._pipe is not None else []
         return (*(thread.status() for thread in list(self._threads.values())), *piped)
 
     @property
@@ -135,12 +139,13 @@ class ReaderThread(threading.Thread):
 
     def __init__(self, reader: MountReader, messages: Inbox, clock: Clock, stopping: threading.Event) -> None:
         super().__init__(name=f"follow {reader.mount.point}", daemon=True)
-        self.woken = threading.Event()  # look at every file now
+        self.waker = Waker()
         self._reader = reader
         self._messages = messages
         self._clock = clock
         self._stopping = stopping
         self._busy_since: float | None = None
+        self._walked = True
         self._grown_files = 0
 
     def status(self) -> MountStatus:
@@ -149,6 +154,7 @@ class ReaderThread(threading.Thread):
         return MountStatus(
             reader.mount.point,
             reader.mount.file_system,
+            reader.mode,
             max(0.0, now - busy_since) if busy_since is not None else 0.0,
             reader.unobserved_seconds(now),
             reader.overdue_seconds(now),
@@ -159,31 +165,48 @@ class ReaderThread(threading.Thread):
         """Read until `stopping` is set."""
         try:
             while not self._stopping.is_set():
-                began, all_files = self._clock.monotonic(), self.woken.is_set()
-                self.woken.clear()
-                if not self._pass(all_files=all_files):
+                self._observe()
+                began = self._clock.monotonic()
+                changed, everything = self.waker.take_changes()
+                if not self._pass(changed, all_files=everything):
                     return
                 pause = min(self.pause(began), _MAX_PAUSE_SECONDS)
                 self._reader.end_pass(self._clock.monotonic(), pause)
-                self.woken.wait(pause)
+                self.waker.wait(pause, self._min_pause if changed else 0.0, _SETTLE_SECONDS)
         finally:
             self._reader.close()
+            self.waker.close()
 
     def pause(self, began: float) -> float:
         """Return the seconds to the next pass, after one that `began` then."""
         if self._reader.has_more:
             return 0.0
-        paced = max(_PASS_SECONDS, min(_PASS_SECONDS_PER_FILE * self._grown_files, _MAX_PASS_SECONDS))
-        return max(0.0, began + max(self._reader.seconds_until_due(began), paced) - self._clock.monotonic())
+        wait = max(self._reader.seconds_until_due(began), self._min_pause)
+        return max(0.0, began + wait - self._clock.monotonic())
 
-    def _pass(self, *, all_files: bool) -> bool:
+    @property
+    def _min_pause(self) -> float:
+        if self._reader.mode == "poll":
+            return _POLL_PASS_SECONDS
+        return max(_EVENT_PASS_SECONDS, min(_PASS_SECONDS_PER_FILE * self._grown_files, _MAX_PASS_SECONDS))
+
+    def _observe(self) -> None:
+        """After each walk: observe the directories of a local mount."""
+        if self._walked and self._reader.mount.local:
+            now = self._clock.monotonic()
+            observed = self.waker.observe(self._reader.directories(now), now)
+            self._reader.mode = "inotify" if observed else "poll"
+        self._walked = False
+
+    def _pass(self, changed: set[str], *, all_files: bool) -> bool:
         """Read what is due and put it into the queue. False: the thread is to end."""
         self._busy_since = self._clock.monotonic()
         batch: list[Message] = []
         self._grown_files = 0
-        for message in self._reader.poll(self._clock, all_files=all_files):
+        for message in self._reader.poll(self._clock, changed, all_files=all_files):
             batch.append(message)
             self._grown_files += isinstance(message, Data)
+            self._walked = self._walked or isinstance(message, Scanned)
             small = not isinstance(message, Data) or len(message.data) <= SMALL_BYTES
             if small and self._reader.mount.local and len(batch) < _MESSAGES_PER_PUT:
                 continue  # put together with others; not on other mounts, where the next look may hang

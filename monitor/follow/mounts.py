@@ -1,6 +1,7 @@
-"""The mount table: which file system holds a path, and if only this host writes there.
+"""The mount table: which file system holds a path, and if inotify reports every write there.
 
-An unknown type counts as a network file system. Only the kernel's table is read, which never hangs.
+inotify only reports writes of this host, so network and parallel file systems must be polled; an unknown type counts
+as one of these. Only the kernel's table is read, which never hangs.
 """
 
 import os
@@ -28,7 +29,7 @@ class Mount(Struct, frozen=True):
 
     @property
     def local(self) -> bool:
-        """True if only this host writes there: one stat is reliable, and it is no RPC."""
+        """True if only this host writes there: inotify reports all writes and one stat is reliable."""
         return self.file_system in LOCAL
 
 

@@ -7,9 +7,11 @@ thread.
 import contextlib
 import heapq
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
+from typing import Literal
 
 from megatron_monitor.follow.context import MountContext, OpenFiles, Registry
 from megatron_monitor.follow.discovery import DiscoveredPath, Walk, WalkRequest, mount_that_finds, plan
@@ -36,8 +38,11 @@ _log = logging.getLogger(__name__)
 _OLD_FILES_SLICE = 0.25  # for which old files are read before the others are looked at again
 _MAX_DELAY = 0.5  # by which a look may be late; then the runs of the mount are judged no further
 _CATCH_UP = 10.0  # after unobserved time, for which a file with more to read keeps its mount unobserved at most
+_MIN_DISCOVERY_INTERVAL = 1.0  # between two walks if an unknown path has changed
 _FORGET_GONE = 86_400.0  # after which a deleted file that a pattern found is forgotten: names with dates add up
 _WALK_DIVISOR = 50.0  # a walk takes a fiftieth of the time at most
+_MAX_UNKNOWN_PATHS = 4096
+Mode = Literal["inotify", "poll"]
 
 
 class MountReader:
@@ -45,6 +50,7 @@ class MountReader:
 
     def __init__(self, mount: Mount, shared: "Readers") -> None:
         self.mount = mount
+        self.mode: Mode = "poll"
         self.sources: dict[SourceId, FollowedFile] = {}
         self.has_more = False  # the last pass left work that can continue at once: a walk, or more to read
         self.unopened = 0  # files that were found and not opened yet. Any thread may read it
@@ -64,8 +70,9 @@ class MountReader:
         self._walks: tuple[WalkRequest, ...] = ()
         self._walk: Iterator[DiscoveredPath | None] | None = None
         self._found_away: set[SourceId] = set()  # files that the walk found and that were away
+        self._unknown_paths: set[str] = set()  # paths that changed and are not followed: each hastens one walk
         self._walk_due = float("-inf")
-        self._walk_seconds = 0.0
+        self._walked_at = self._walk_seconds = 0.0
         self._active_at: float | None = None  # when it last did something, or was due to
         self._pass_began = 0.0
         self._unobserved_since: float | None = None
@@ -88,10 +95,17 @@ class MountReader:
         source.literal = source.literal or literal
         return source
 
-    def poll(self, clock: Clock, *, all_files: bool = False) -> Iterator[Message]:
-        """Run one pass: a slice of the walk, then each file that is due."""
+    def poll(self, clock: Clock, changed: Iterable[str] = (), *, all_files: bool = False) -> Iterator[Message]:
+        """Run one pass: a slice of the walk, then each file that is due or whose path changed."""
         yield from self._check_lateness(clock)
         self._pass_began = began = clock.monotonic()
+        for path in changed:
+            source = self.sources.get(source_id(path))
+            if source is not None and source.due_at > began:
+                self._schedule(source, began)
+            elif source is None and path not in self._unknown_paths:
+                self._unknown_paths.add(path)
+                self._walk_due = min(self._walk_due, self._walked_at + self._min_walk_interval)
         if all_files:
             self._walk_due = began
             self._schedule_all(began)
@@ -212,9 +226,23 @@ class MountReader:
             heapq.heappop(self._due)
         return max(0.0, min(self._due[0][0] if self._due else float("inf"), self._walk_due) - now)
 
+    def directories(self, now: float) -> dict[str, float]:
+        """Return the directories to observe, and when a file in each last changed; `now` if new logs may appear."""
+        found = {os.path.dirname(walk.root) if walk.literal else walk.root: now for walk in self._walks}
+        for source in self.sources.values():
+            at = source.changed_at
+            if at > found.get(source.directory, float("-inf")) and not source.is_away:
+                found[source.directory] = at
+        return found
+
     def close(self) -> None:
         """Close every file."""
         self._context.files.drop_all()
+
+    @property
+    def _min_walk_interval(self) -> float:
+        """Seconds between two walks at least: large trees are walked less often."""
+        return max(_MIN_DISCOVERY_INTERVAL, _WALK_DIVISOR * self._walk_seconds)
 
     def _discover(self, clock: Clock) -> Iterator[Message]:
         """Run a slice of the walk that is under way or due."""
@@ -247,9 +275,11 @@ class MountReader:
 
     def _end_walk(self, clock: Clock) -> Message:
         now, context = clock.monotonic(), self._context
-        self._walk = None
-        if self._walk_due == float("inf"):  # else one was requested meanwhile
-            self._walk_due = now + max(self._settings.idle_interval, _WALK_DIVISOR * self._walk_seconds)
+        self._walk, self._walked_at = None, now
+        requested = self._walk_due < float("inf")  # meanwhile: a path may be newer than the list of its directory
+        if len(self._unknown_paths) > _MAX_UNKNOWN_PATHS:
+            self._unknown_paths.clear()
+        self._walk_due = now + max(self._min_walk_interval, 0.0 if requested else self._settings.idle_interval)
         stats, errors, context.stats, context.errors = context.stats, dict(context.errors), 0, Counter()
         return Scanned(self.mount.point, clock.wall(), stats=stats, errors=errors, forgotten=self._forget(now))
 

@@ -146,6 +146,30 @@ def test_forgotten_after_a_day(make_rig, tmp_path):
     assert list(rig.reader.sources) == [str(tmp_path / "given")]
 
 
+def test_wake_up_for_an_unknown_path_starts_a_walk(make_rig, tmp_path):
+    """A new file is found when it is named, not ten seconds later, yet at most one walk a second is made."""
+    rig = make_rig(tmp_path / "*.log")
+    rig.poll()
+    (tmp_path / "new.log").write_text("x\n")
+    path = str(tmp_path / "new.log")
+    rig.clock.advance(0.1)
+    assert list(rig.reader.poll(rig.clock, {path})) == []
+    rig.clock.advance(1.0)
+    assert any(isinstance(message, Opened) for message in rig.reader.poll(rig.clock))
+
+
+def test_a_path_that_is_no_log_hastens_one_walk(make_rig, tmp_path):
+    """What else is written beside the logs, each second perhaps, is looked for once."""
+    rig = make_rig(tmp_path / "*.log")
+    rig.poll()
+    walks = 0
+    for _ in range(5):
+        rig.clock.advance(1.5)
+        reported = list(rig.reader.poll(rig.clock, {str(tmp_path / "events.out.tfevents.1")}))
+        walks += any(isinstance(message, Scanned) for message in reported)
+    assert walks == 1
+
+
 def test_a_long_walk_is_not_repeated_at_once(make_rig, tmp_path):
     """A tree that takes two seconds is walked every hundred seconds."""
     rig = make_rig(tmp_path / "*.log")

@@ -5,6 +5,8 @@ import os
 import threading
 
 import pytest
+from watchdog.events import FileModifiedEvent
+from watchdog.observers.api import BaseObserver
 
 from megatron_monitor.follow import follower as follower_module
 from megatron_monitor.follow.content import Content
@@ -17,6 +19,7 @@ from megatron_monitor.follow.mounts import Mount, Mounts
 from megatron_monitor.follow.os_layer import OsLayer
 from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.follow.settings import FollowSettings
+from megatron_monitor.follow.waker import Waker
 from megatron_monitor.system.clock import SystemClock
 
 SECONDS = 120  # that no test needs, on a machine that is busy
@@ -56,19 +59,73 @@ def until(messages, kind):
     return message
 
 
-@pytest.mark.parametrize("local", [True, False])
-def test_polled(start, append, tmp_path, local):
-    """Each mount is polled, and at once when it is asked for: a change, and a new file."""
+def test_woken_by_events(start, append, tmp_path):
+    """On a local mount an append is delivered long before the next poll, and so is a new file."""
     log = tmp_path / "a.log"
     log.write_text("one\n")
-    follower, messages = start(tmp_path / "*.log", local=local, poll_interval=0.02, idle_interval=1000.0)
+    follower, messages = start(tmp_path / "*.log", poll_interval=1000.0, idle_interval=1000.0)
     until(messages, CaughtUp)
+    assert follower.status()[0].mode == "inotify"
     append(log, b"two\n")
     assert until(messages, Data).data == b"two\n"
     (tmp_path / "b.log").write_text("three\n")
-    follower.wake()
     assert until(messages, Data).data == b"three\n"
     assert follower.alive
+
+
+def test_without_an_observer_the_reader_polls(start, append, tmp_path, monkeypatch):
+    """No inotify watch is left: nothing is said of it, and the next look finds what was written."""
+
+    def schedule(*_, **__):
+        raise OSError(errno.ENOSPC, "inotify watch limit reached")
+
+    monkeypatch.setattr(BaseObserver, "schedule", schedule)
+    log = tmp_path / "a.log"
+    log.write_text("one\n")
+    follower, messages = start(log, poll_interval=0.02)
+    until(messages, Scanned)
+    until(messages, CaughtUp)
+    append(log, b"two\n")
+    assert until(messages, Data).data == b"two\n"
+    assert follower.status()[0].mode == "poll"
+
+
+def test_where_much_is_written_nothing_is_observed_for_a_while(tmp_path):
+    """To be told of each change costs more than to look."""
+    waker, directory = Waker(), {str(tmp_path): 0.0}
+    assert waker.observe(directory, 0.0)
+    for _ in range(100):
+        waker.on_any_event(FileModifiedEvent(str(tmp_path / "a.log")))
+    observed = []
+    for now in (10.0, 300.0, 310.0):
+        assert waker.observe(directory, now)
+        observed.append(len(waker._watches))
+    assert observed == [0, 0, 1]
+    waker.close()
+
+
+def test_a_call_ends_a_wait_that_events_do_not(tmp_path):
+    """For a while after a pass events add up."""
+    waker = Waker()
+    waker.on_any_event(FileModifiedEvent(str(tmp_path / "a.log")))
+    caller = threading.Timer(0.1, waker.wake)
+    caller.start()
+    waker.wait(SECONDS, idle_seconds=SECONDS)
+    assert waker.take_changes() == ({str(tmp_path / "a.log")}, True)
+    assert waker.take_changes() == (set(), False)
+    caller.join()
+
+
+def test_polled_on_a_network_mount(start, append, tmp_path):
+    """Where this system sees nothing of others' writes nothing is watched, and the poll finds the change."""
+    log = tmp_path / "a.log"
+    log.write_text("one\n")
+    follower, messages = start(log, local=False, poll_interval=0.02)
+    until(messages, Scanned)
+    assert follower.status()[0].mode == "poll"
+    until(messages, CaughtUp)
+    append(log, b"two\n")
+    assert until(messages, Data).data == b"two\n"
     assert follower.stop(SECONDS)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("follow")]
 

@@ -8,41 +8,36 @@ from megatron_monitor.follow.follower import ReaderThread
 
 
 def test_passes_are_paced(make_rig, append, tmp_path):
-    """A thread that follows thousands of silent files makes two passes a second, not one for each file that is due."""
+    """A thread that follows thousands of silent files makes ten passes a second, not one for each file that is due."""
     for number in range(200):
         (tmp_path / f"{number}.log").write_text("x\n")
     rig = make_rig(tmp_path / "*.log", stats_per_second=100.0, read_bytes=100)
     rig.settle(3)
     thread = ReaderThread(rig.reader, None, rig.clock, None)
     looks = passes = 0
-    for _ in range(100):
+    for _ in range(400):
         rig.os.calls.clear()
         began = rig.clock.monotonic()
         list(rig.reader.poll(rig.clock))
         looks += rig.os.calls.get("stat", 0)
         passes += 1
         pause = thread.pause(began)
-        assert 0.3999 <= pause <= 2.2
+        assert 0.0999 <= pause <= 2.2
         rig.clock.advance(pause)
     assert looks > passes * 5
     append(tmp_path / "7.log", b"y" * 250)  # three reads
     began = rig.clock.monotonic()
-    list(rig.reader.poll(rig.clock, all_files=True))
+    list(rig.reader.poll(rig.clock, {str(tmp_path / "7.log")}))
     assert thread.pause(began) == 0.0
+    thread.waker.close()
 
 
-@pytest.mark.parametrize(
-    ("file_system", "silence", "pause"),
-    [
-        ("nfs", 0, 0.5), ("nfs", 10, 0.5), ("nfs", 100, 5.0), ("nfs", 200, 10.0), ("nfs", 1e6, 10.0),
-        ("ext4", 100, 0.5), ("ext4", 1000, 5.0), ("ext4", 1e6, 10.0),
-    ],
-)  # fmt: skip
-def test_pause_grows_with_silence(begun, log, file_system, silence, pause):
-    """A silent file is looked at every twentieth of its silence (local: 200th), every ten seconds at the least."""
-    rig = begun(3, file_system=file_system)
+@pytest.mark.parametrize(("display_only", "pause"), [(0, 0.5), (10, 0.5), (100, 5.0), (200, 10.0), (1e6, 10.0)])
+def test_pause_grows_with_silence(begun, log, display_only, pause):
+    """A silent file is looked at every twentieth of its silence, every ten seconds at the least."""
+    rig = begun(3)
     (source,) = rig.reader.sources.values()
-    source.changed_at = rig.clock.monotonic() - silence
+    source.changed_at = rig.clock.monotonic() - display_only
     source.recheck_until = 0.0
     source.poll(rig.clock.monotonic(), rig.clock.wall())
     assert pause * 0.9 <= source.due_at - rig.clock.monotonic() <= pause
