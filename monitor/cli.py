@@ -30,7 +30,6 @@ _ALL = {
         ("notify", "", "Send a test message to one notifier and print its answer."),
         ("formats", "", "List the line formats that are built in, or print one's file."),
         ("export", "", "Write dashboards, rules, manifests and the configuration into a folder."),
-        ("completion", "", "Print the script that completes commands in a shell."),
         ("receive", "receiver", "Receive logs that agents push over the network."),
         ("forward", "forward", "Follow logs and push their lines to a receiver elsewhere."),
     ),

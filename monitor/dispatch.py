@@ -94,7 +94,7 @@ class Dispatcher:
         """Send what is due: messages to the notifiers' threads, all alerts to the Alertmanagers."""
         self.deliveries.turn(self.core.outbox, now)
         self._post(now)
-        for outcome, many in self.poster.turn().items():
+        for outcome, many in self.poster.ended().items():
             self.core.counts.add("notifications_total", *outcome, by=many)
             if many and outcome[1] != "sent":
                 self._post_at = min(self._post_at, now + _RETRY_SECONDS)

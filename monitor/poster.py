@@ -27,19 +27,14 @@ class Poster:
         self.lanes = [_Lane(one, url) for one in notifiers if isinstance(one, Alertmanager) for url in one.urls]
 
     def show(self, alerts: Sequence[Alert], now: float) -> None:
-        """Post these alerts to all Alertmanagers at the next turn. `now`: Unix seconds."""
+        """Post these alerts to all Alertmanagers, each after the post that it has begun. `now`: Unix seconds."""
         for lane in self.lanes:
-            lane.content = lane.notifier.content(alerts, now)
+            lane.ask_instead(lane.notifier.content(alerts, now))
 
-    def turn(self) -> Counter[tuple[str, str]]:
-        """Post what is new, unless a post has not ended. Return (notifier, outcome) -> number of ended posts."""
+    def ended(self) -> Counter[tuple[str, str]]:
+        """Return (notifier, outcome) -> number of posts that ended since the last call."""
         found = Counter({(lane.notifier.name, outcome): 0 for lane in self.lanes for outcome in _OUTCOMES})
-        for lane in self.lanes:
-            if outcomes := lane.answers():
-                lane.posting = False
-                found.update((lane.notifier.name, outcome) for outcome in outcomes)
-            if not lane.posting:
-                lane.post()
+        found.update((lane.notifier.name, outcome) for lane in self.lanes for outcome in lane.answers())
         return found
 
     def failing(self) -> dict[str, int]:
@@ -50,9 +45,7 @@ class Poster:
         return found
 
     def stop(self, seconds: float) -> None:
-        """Post new alerts once more, each Alertmanager within so many seconds."""
-        for lane in self.lanes:
-            lane.post()
+        """End after the newest alerts were posted, each Alertmanager within so many seconds."""
         for lane in self.lanes:
             lane.end(seconds)
 
@@ -63,16 +56,7 @@ class _Lane(Asking[_Content, str]):
     def __init__(self, notifier: Alertmanager, url: str) -> None:
         super().__init__(f"alerts-{notifier.name}", self._post, lambda _content, _error: "failed", 0)
         self.notifier, self._url = notifier, api(url)
-        self.content: _Content | None = None
-        """Alerts to post; None if there is nothing new."""
-        self.posting = self.failing = False
-
-    def post(self) -> None:
-        """Post the newest alerts."""
-        if self.content is not None:
-            self.posting = True
-            self.ask(self.content)
-            self.content = None
+        self.failing = False
 
     def _post(self, content: _Content) -> str:
         try:

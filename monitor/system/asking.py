@@ -43,6 +43,11 @@ class Asking(Generic[Question, Answer]):
         except queue.Full:
             self._answers.put(self._failed(question, None))
 
+    def ask_instead(self, question: Question) -> None:
+        """Add a question in place of all that wait."""
+        self._drop_waiting()
+        self.ask(question)
+
     def answers(self) -> list[Answer]:
         """Return the answers since the last call."""
         taken: list[Answer] = []
@@ -59,11 +64,14 @@ class Asking(Generic[Question, Answer]):
 
     def stop(self) -> None:
         """Let the thread end after its current call, without waiting for it."""
+        self._drop_waiting()
+        if self._thread is not None:
+            self._questions.put_nowait(None)
+
+    def _drop_waiting(self) -> None:
         with suppress(queue.Empty):  # the thread takes questions meanwhile
             while True:
                 self._questions.get_nowait()
-        if self._thread is not None:
-            self._questions.put_nowait(None)
 
     def end(self, seconds: float) -> None:
         """Let the thread end after all questions are answered, and wait at most so many seconds."""

@@ -134,17 +134,16 @@ def test_a_pattern_without_a_file_is_named_in_one_way(words: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_a_script_of_the_shell(shell: str) -> None:
-    """It asks the program by the variable that click reads."""
-    assert f"_MEGATRON_MONITOR_COMPLETE={shell}_complete" in invoke("completion", shell).stdout
-    word = "rep" if shell == "fish" else "1"
-    asked = {
-        "_MEGATRON_MONITOR_COMPLETE": f"{shell}_complete",
-        "COMP_WORDS": "megatron-monitor rep",
-        "COMP_CWORD": word,
-    }
-    done = CliRunner().invoke(main, [], prog_name="megatron-monitor", env=asked)
-    assert [word for word in ("replay", "report", "run") if word in done.stdout] == ["replay", "report"]
+def test_a_shell_completes_commands(shell: str) -> None:
+    """Its script asks the program by the variable that click reads."""
+
+    def asked(does: str, words: str = "", word: str = "") -> str:
+        asks = {"_MEGATRON_MONITOR_COMPLETE": f"{shell}_{does}", "COMP_WORDS": words, "COMP_CWORD": word}
+        return CliRunner().invoke(main, [], prog_name="megatron-monitor", env=asks).stdout
+
+    assert f"_MEGATRON_MONITOR_COMPLETE={shell}_complete" in asked("source")
+    found = asked("complete", "megatron-monitor rep", "rep" if shell == "fish" else "1")
+    assert [word for word in ("replay", "report", "run") if word in found] == ["replay", "report"]
 
 
 def test_simulate_writes_a_log(tmp_path: Path) -> None:

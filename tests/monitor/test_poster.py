@@ -38,16 +38,15 @@ def test_each_alertmanager_gets_all_and_none_waits_for_another() -> None:
         away = f"http://127.0.0.1:{free_port()}"
         poster = Poster(config(slow.url, quick.url, away).notifiers)
         poster.show(alerts().shown(HANG.time), HANG.time)
-        poster.turn()
         wait(lambda: len(quick.received) == 1 and len(slow.received) == 1, 5.0, "the posts")
         path, _, (alert,) = quick.received[0]
         assert path == "/hook/api/v2/alerts"
         assert alert["labels"]["alertname"] == "MegatronIncident"
-        wait(lambda: poster.turn()["am", "retried"] == 1, 5.0, "the one that is away")
+        wait(lambda: poster.ended()["am", "retried"] == 1, 5.0, "the one that is away")
         assert poster.failing() == {"am": 1}
         slow.released.set()
         poster.stop(5.0)
-        assert poster.turn()["am", "failed"] == 0
+        assert poster.ended()["am", "failed"] == 0
         assert len(quick.received) == 1
 
 
