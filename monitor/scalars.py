@@ -205,8 +205,10 @@ Name = Annotated[
 RunName = Annotated[str, Meta(extra={"read": run_name_of})]
 FilePath = Annotated[str, Meta(extra={"read": path_of, "resolve": absolute})]
 PathOrName = Annotated[str, Meta(extra={"read": path_of, "resolve": absolute_if_slashed})]
-_Program = Annotated[str, Meta(extra={"resolve": absolute_if_slashed})]
-CommandLine = Annotated[tuple[str, ...], Meta(min_length=1, extra={"first": _Program})]
+CommandLine = Annotated[
+    tuple[str, ...],
+    Meta(min_length=1, extra={"resolve": lambda words, base: (absolute_if_slashed(words[0], base), *words[1:])}),
+]
 """A program and its arguments, passed unchanged."""
 Header = Annotated[str, _shaped(_HEADER, "a header's name")]
 HeaderValue = Annotated[str, Meta(extra={"read": header_value_of, "secret": True})]

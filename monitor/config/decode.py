@@ -6,12 +6,10 @@ commented out).
 
 A type may have these entries in `extra` of its `msgspec.Meta`:
 - `read` turns the scalar into the value, or raises ValueError with what is expected;
-- `resolve` makes a path absolute from the document's directory, or reads the file there;
+- `resolve` makes a path absolute from the document's directory, or reads the file there; also of a list's items;
 - `secret` keeps the value out of messages;
-- `unique` names the key that differs in all items of a list;
-- `kinds` names the classes of a list's items, which are imported only if the list is not empty;
-- `first` is the type of a list's first item.
-A class may have `problems()`, which yields (key, message) for a wrong combination of values.
+- `kinds` names the classes of a list's items, which are imported only if the list is not empty.
+A class may have `problems()`, which yields (key, message) for a wrong combination of values. A key may have dots.
 """
 
 import math
@@ -139,21 +137,10 @@ def _listed(document: Document, info: inspect.VarTupleType, raw: Any, path: KeyP
     kind = info.item_type
     if raw and "kinds" in extra:
         kind = inspect.UnionType(tuple(map(inspect.type_info, resolve_name(extra["kinds"]))))
-    kinds = [inspect.type_info(extra["first"]) if "first" in extra and not index else kind for index in range(len(raw))]
-    items = [_build(document, kinds[index], item, (*path, index)) for index, item in enumerate(raw)]
-    if "unique" in extra:
-        _refuse_repeated(document, raw, path, extra["unique"])
-    return _INVALID if _INVALID in items else tuple(items)
-
-
-def _refuse_repeated(document: Document, raw: list[Any], path: KeyPath, key: str) -> None:
-    """Add a problem for each item with the same text under `key` as an earlier item."""
-    first: dict[str, int] = {}
-    for index, item in enumerate(raw):
-        name = item.get(key) if isinstance(item, dict) else None
-        if isinstance(name, str) and first.setdefault(name, index) != index:
-            place = f"{'.'.join(map(str, path))}.{first[name]}"
-            document.problem((*path, index, key), f"{name!r} is already the {key} of {place}")
+    items = tuple(_build(document, kind, item, (*path, index)) for index, item in enumerate(raw))
+    if _INVALID in items:
+        return _INVALID
+    return extra["resolve"](items, document.base) if "resolve" in extra else items
 
 
 def _mapping(document: Document, raw: Any, path: KeyPath) -> dict[str, Any] | None:
@@ -204,7 +191,8 @@ def _mapped(document: Document, info: inspect.StructType, raw: Any, path: KeyPat
     instance = info.cls(**values)
     found = list(instance.problems()) if hasattr(instance, "problems") else []
     for key, message in found:
-        document.problem((*path, key) if key else path, message)
+        below = [int(part) if part.isdecimal() else part for part in key.split(".") if part]
+        document.problem((*path, *below), message)
     return _INVALID if found else instance
 
 

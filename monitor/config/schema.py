@@ -104,19 +104,15 @@ class Config(Struct, frozen=True, kw_only=True):
     shutdown_grace_period: Seconds = 20.0
     """Maximum seconds after SIGTERM in which the final metrics are served until each scraper has read them: more than a
     scrape interval of 15 s, less than the 30 s that Slurm and Kubernetes allow."""
-    runs: Annotated[tuple[Watch, ...], Meta(extra={"unique": "name"})] = ()
+    runs: tuple[Watch, ...] = ()
     gpu_peak_tflops: scalars.Positive | None = None
     """Dense peak TFLOP/s of one GPU by its data sheet. None: from the GPU's name in the log, else no MFU."""
     detectors: Detectors = _DETECTORS()
     formats: tuple[FormatFile, ...] = ()
     """Files of a site's own line formats."""
-    notifiers: Annotated[
-        tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "megatron_monitor.notifiers:NOTIFIERS"})
-    ] = ()
+    notifiers: Annotated[tuple[Any, ...], Meta(extra={"kinds": "megatron_monitor.notifiers:NOTIFIERS"})] = ()
     """Instances of classes of monitor/notifiers, selected by `type:`. Imported on use: they need HTTP clients."""
-    outputs: Annotated[
-        tuple[Any, ...], Meta(extra={"unique": "name", "kinds": "megatron_monitor.outputs:OUTPUTS"})
-    ] = ()
+    outputs: Annotated[tuple[Any, ...], Meta(extra={"kinds": "megatron_monitor.outputs:OUTPUTS"})] = ()
     """Instances of classes of monitor/outputs.py, selected by `type:`."""
     web: Web = Web()
     receiver: ReceiverSettings = ReceiverSettings()
@@ -128,7 +124,7 @@ class Config(Struct, frozen=True, kw_only=True):
     poll_interval: PositiveSeconds = 0.5
     """Seconds between two polls of a growing file, below a second so that a hang is reported in time. A search for new
     files comes after twenty times as long, and so at the latest does the poll of a file that does not grow."""
-    remediations: Annotated[tuple[Remediation, ...], Meta(extra={"unique": "name"})] = ()
+    remediations: tuple[Remediation, ...] = ()
     """What is done about incidents (monitor/config/remediations.py). Empty: nothing."""
     repeat_interval: PositiveSeconds = 4 * 3600.0
     """Seconds after which an open incident is notified again: Alertmanager's default."""
@@ -161,8 +157,8 @@ class Config(Struct, frozen=True, kw_only=True):
             yield from ((f"runs.{index}.labels", why) for index, watch in enumerate(self.runs) if watch.labels)
         elif self.receiver.listen == self.listen:
             yield "receiver", "listens on the address of the page: give it another port"
-        names: set[str] = set()
-        for index, own in enumerate(self.formats):
-            if own.name in names:
-                yield f"formats.{index}", f"another format has the same name, {own.name!r}"
-            names.add(own.name)
+        for key in ("runs", "formats", "notifiers", "outputs", "remediations"):
+            first: dict[str, int] = {}
+            for index, item in enumerate(getattr(self, key)):
+                if item.name is not None and first.setdefault(item.name, index) != index:
+                    yield f"{key}.{index}.name", f"{item.name!r} is already the name of {key}.{first[item.name]}"

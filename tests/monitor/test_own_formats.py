@@ -114,7 +114,7 @@ def test_formats_that_cannot_stand_beside_each_other(config: Path) -> None:
     other.write_text(OWN % "2.5")
     config.write_text("formats: [formats/ours.yaml, formats/other.yaml]\n")
     code, out = run("check-config", str(config))
-    assert (code, "has the same name, 'ours'" in out) == (2, True), out
+    assert (code, "formats.1.name: 'ours' is already the name of formats.0" in out) == (2, True), out
     other.write_text((OWN % "2.5").replace("name: ours", "name: other").replace("{total};", "{total}; ce="))
     assert "samples.0: lm_loss is None, not 2.5" in run("check-config", str(config))[1]
 
