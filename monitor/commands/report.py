@@ -19,7 +19,7 @@ from megatron_monitor.commands.arguments import (
 from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.config import Config
 from megatron_monitor.once import files_of
-from megatron_monitor.reports.formats import are_figures, as_markdown, fastest_first, texts
+from megatron_monitor.reports.formats import TEXTS, as_markdown, fastest_first, texts
 from megatron_monitor.reports.formats import as_json as json_of
 from megatron_monitor.reports.rows import Row
 from megatron_monitor.scalars import one_line
@@ -79,7 +79,7 @@ def show_on_terminal(found: Sequence[Row]) -> None:
     if not found:
         return
     columns = {heading: cells for heading, cells in texts(found).items() if any(cells) and heading != "Notes"}
-    rows, right = zip(*columns.values(), strict=True), [are_figures(cells) for cells in columns.values()]
+    rows, right = zip(*columns.values(), strict=True), [heading not in TEXTS for heading in columns]
     table, missing = fitted(list(columns), rows, right, _FIRST, width(), _NAME_WIDTH)
     show(table)
     if missing:

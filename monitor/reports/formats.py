@@ -1,21 +1,21 @@
 """The table of a report: its columns, the order of its rows, and its formats Markdown and JSON. Pure.
 
-To add a column, add a row to columns.csv. Its value is the field of Row with the same name, which rows.py sets, or
-from `_READ`.
+To add a column, add a row to columns.csv. Its value is the field of Row with the same name, which rows.py sets.
 """
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec.structs import asdict
 
 from megatron_monitor.parsers.tables import rows_of
 from megatron_monitor.reports.rows import Row
 
 GIB = 2**30
-# `12`, `1.30`, `-2.3 %`, `37 | 29`: figures are right-aligned
-_FIGURE = re.compile(r"[-+~]?[\d.,]+(?:e[-+]?\d+)?(?: ?[%×]| ?[KMGT]i?B?| ?[dsB])?")
+TEXTS = ("Run", "Notes")
+"""Headings of the columns of text. Figures, which the others have, are right-aligned."""
 
 
 def size(count: int) -> str:
@@ -31,46 +31,14 @@ def _seconds(value: float) -> str:
     return f"{value:.2f}" if value >= 10 else f"{value:.4g}"
 
 
-def _tokens(row: Row) -> float | None:
-    return row.samples_per_second * row.sequence_length if row.samples_per_second and row.sequence_length else None
-
-
-def petaflops(row: Row) -> float | None:
-    """Return TFLOP/s per unit x units / 1024, as seed 003 counts. A unit is a GPU or a CPU node."""
-    return row.tflops * row.gpus / 1024 if row.tflops is not None and row.gpus else None
-
-
-_READ: dict[str, Callable[[Row], Any]] = {"tokens_per_second": _tokens, "petaflops": petaflops}
-"""Name of a column -> its value. Other columns are the row's field of their name."""
 _SHOW: dict[str, Callable[[Any], str]] = {
     "parameters": size, "seconds_per_iteration": _seconds, "memory_bytes": lambda size: f"{size / GIB:.0f}GB",
     "iterations": lambda count: str(count or ""),
     "notes": "; ".join,
 }  # fmt: skip
 """Name of a column -> its value as a cell of Markdown, if format() cannot express it."""
-
-
-class Column(NamedTuple):
-    """One figure of a run and its form in each format."""
-
-    name: str
-    """The key in JSON, which has the value in base units."""
-    title: str | None
-    """The heading in Markdown. None: not shown there."""
-    form: str | None
-    """The format of the value in Markdown, as for format()."""
-
-    def value(self, row: Row) -> Any:
-        """Return the figure. None: unknown."""
-        return _READ[self.name](row) if self.name in _READ else getattr(row, self.name)
-
-    def shows(self, row: Row) -> str:
-        """Return the cell in Markdown, empty if unknown."""
-        value, show = self.value(row), _SHOW.get(self.name, lambda value: format(value, self.form or ""))
-        return "" if value is None else show(value)
-
-
-COLUMNS = rows_of("megatron_monitor.reports", "columns.csv", Column)
+_COLUMNS = rows_of("megatron_monitor.reports", "columns.csv", tuple[str, str | None, str | None])
+"""Field of Row and key in JSON; heading in Markdown, None: not shown there; format of the value, as for format()."""
 
 
 def fastest_first(rows: Iterable[Row]) -> list[Row]:
@@ -80,13 +48,15 @@ def fastest_first(rows: Iterable[Row]) -> list[Row]:
 
 def texts(rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return heading -> the cells of that column, empty if unknown."""
-    return {column.title: [column.shows(row) for row in rows] for column in COLUMNS if column.title}
+    return {
+        title: [_cell(name, form or "", getattr(row, name)) for row in rows] for name, title, form in _COLUMNS if title
+    }
 
 
-def are_figures(cells: Sequence[str]) -> bool:
-    """Return True if the known cells of a column are figures."""
-    known = [cell for cell in cells if cell]
-    return bool(known) and all(map(_FIGURE.fullmatch, known))
+def _cell(name: str, form: str, value: Any) -> str:
+    if value is None:
+        return ""
+    return _SHOW[name](value) if name in _SHOW else format(value, form)
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
@@ -94,7 +64,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
     columns = []
     for heading, column in texts(rows).items():
         cells = [_escaped(cell) for cell in (heading, *column)]
-        width, right = max(3, *map(len, cells)), are_figures(column)
+        width, right = max(3, *map(len, cells)), heading not in TEXTS
         cells.insert(1, "-" * (width - right) + ":" * right)
         columns.append([cell.rjust(width) if right else cell.ljust(width) for cell in cells])
     return "".join(f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True))
@@ -106,6 +76,5 @@ def _escaped(text: str) -> str:
 
 def as_json(rows: Sequence[Row]) -> str:
     """Return `{"rows": [...]}`. A row has all known columns."""
-    figures = [{column.name: column.value(row) for column in COLUMNS} for row in rows]
-    known = [{name: value for name, value in row.items() if value not in (None, [], {})} for row in figures]
+    known = [{name: value for name, value in asdict(row).items() if value not in (None, [], {})} for row in rows]
     return json.dumps({"rows": known}, indent=2, ensure_ascii=False) + "\n"

@@ -1,6 +1,6 @@
 """The facts of one run in a report: medians over steady iterations, memory, outcome, notes. Pure.
 
-formats.py formats them and derives more. Units: seconds, bytes, samples, TFLOP/s per GPU, ratios from 0 to 1. `None`:
+formats.py formats them. Units: seconds, bytes, samples, TFLOP/s per GPU, ratios from 0 to 1. `None`:
 not in the log.
 """
 
@@ -129,3 +129,6 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, peak: float | None)
     row.tflops, row.tflops_source = printed, "log"
     if printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if computed is not None else None
+    row.tokens_per_second = row.samples_per_second * sequence if row.samples_per_second and sequence else None
+    # TFLOP/s per unit x units / 1024, as seed 003 counts. A unit is a GPU or a CPU node.
+    row.petaflops = row.tflops * row.gpus / 1024 if row.tflops is not None and row.gpus else None
