@@ -31,14 +31,6 @@ def _order(page: dict[str, Any], now: float) -> tuple[int, float, str]:
     return (2 if "warning" in severities else 3), 0.0, name
 
 
-class Rows(NamedTuple):
-    """The rows to show, how many more fit, and the runs by state."""
-
-    shown: list[RunSnapshot]
-    rest: int
-    states: list[tuple[str, int]]
-
-
 class Choice(NamedTuple):
     """What a reader has chosen. Fields have the names of the query's parameters."""
 
@@ -66,14 +58,14 @@ class Choice(NamedTuple):
         """Return the address after a click on a heading: largest first, smallest first, then the default order."""
         return self.address(sort={f"-{key}": key, key: ""}.get(self.sort, f"-{key}"))
 
-    def rows_of(self, runs: Iterable[RunSnapshot], now: float) -> Rows:
-        """Return the rows of these runs."""
+    def rows_of(self, runs: Iterable[RunSnapshot], now: float) -> tuple[list[RunSnapshot], int, list[tuple[str, int]]]:
+        """Return the runs to show, how many more fit, and the number of runs by state."""
         ordered = worst_first(runs, now)
         states = Counter(run.page["state"] for run in ordered) | Counter(dict.fromkeys(self.state, 0))
         fitting = self._sorted([run for run in ordered if self._fits(run.page)])
         in_order = sorted(states.items(), key=lambda item: (*SYMBOLS, item[0]).index(item[0]))
         rest = max(0, len(fitting) - self.rows)
-        return Rows(fitting[: self.rows], rest, in_order)
+        return fitting[: self.rows], rest, in_order
 
     def _fits(self, page: dict[str, Any]) -> bool:
         in_state = not self.state or page["state"] in self.state

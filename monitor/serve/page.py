@@ -7,9 +7,10 @@ pages show everything but the charts and reload by themselves.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -75,19 +76,20 @@ def _without_control_characters(value: object) -> object:
     return value.translate(_CONTROL_CHARACTERS) if type(value) is str and not value.isprintable() else value
 
 
-def _rendered(template: str, root: str, **values: object) -> str:
+def rendered(template: str, root: str, **values: object) -> str:
+    """Return the page that a template makes. `root`: the way back to `/`."""
     return _templates().get_template(template).render(root=root, **values)
 
 
 def render_index(snapshot: Snapshot, now: float, choice: Choice | None = None, notice: str = "") -> str:
     """Return the page of all runs and open incidents; `notice` is a warning on top."""
     choice = choice or Choice()
-    rows = choice.rows_of(snapshot.all_runs, now)
-    return _rendered(
-        "index.html", "", notice=notice, summary=summary(snapshot), rows=rows, choice=choice,
+    shown, rest, states = choice.rows_of(snapshot.all_runs, now)
+    return rendered(
+        "index.html", "", notice=notice, summary=summary(snapshot), rest=rest, states=states, choice=choice,
         incidents=_incidents(snapshot.incidents, now), any_run=bool(snapshot.all_runs),
         critical=sum(item["severity"] == "critical" for item in snapshot.incidents),
-        runs=each_run(rows.shown, lambda run: _shown(run.page, now)),
+        runs=each_run(shown, lambda run: _shown(run.page, now)),
     )  # fmt: skip
 
 
@@ -120,27 +122,21 @@ def summary(snapshot: Snapshot) -> str:
     return f"{count}{': ' if counts else ''}{counts}{lag}; {instant(snapshot.at)}"
 
 
-class Comparison(NamedTuple):
-    """What a run is compared with."""
-
-    runs: Sequence[RunSnapshot] = ()
-    attempts: Sequence[str] = ()
-    others: Sequence[str] = ()
-    """All runs that could be chosen."""
-
-
-def render_run(run: RunSnapshot, now: float, root: str, compared: Comparison | None = None, notice: str = "") -> str:
-    """Return the page of one run, its settings `compared` with those of other runs and attempts."""
-    page, compared = run.page, compared or Comparison()
-    attempts = attempts_of(run)
-    columns = [(run.run, settings_of(page)), *((other.run, settings_of(other.page)) for other in compared.runs)]
-    columns += [(one.label, one.settings) for one in attempts if one.number in compared.attempts]
-    return _rendered(
+def render_run(
+    run: RunSnapshot, now: float, root: str, notice: str = "", others: Mapping[str, RunSnapshot] = MappingProxyType({}),
+    names: Sequence[str] = (), numbers: Collection[str] = (),
+) -> str:  # fmt: skip
+    """Return the page of one run. Its settings are compared with those of the runs `names`, of the `others` that can be
+    chosen, and with those of its own earlier attempts with these `numbers`.
+    """
+    page, attempts = run.page, attempts_of(run)
+    columns = [(run.run, settings_of(page)), *((name, settings_of(others[name].page)) for name in names)]
+    columns += [attempt for number, attempt in attempts.items() if number in numbers]
+    return rendered(
         "run.html", root, notice=notice, run=_shown(page, now), incidents=_incidents(page["incidents"], now),
         died=_died(page), known=facts(page, [name for name in _FACTS if page.get(name)]), past=happened(run),
-        log=run.log, at=instant(now),
-        compared=compared, attempts=attempts, headings=[label for label, _ in columns],
-        settings=table([settings for _, settings in columns]),
+        log=run.log, at=instant(now), others=sorted(others), names=names, numbers=numbers, attempts=attempts,
+        headings=[label for label, _ in columns], settings=table([settings for _, settings in columns]),
     )  # fmt: skip
 
 
@@ -176,16 +172,6 @@ def happened(run: RunSnapshot) -> list[Happened]:
 
 def _plain(value: Any) -> str:
     return DASH if value is None else str(value)
-
-
-def render_help(notice: str = "") -> str:
-    """Return the page that explains the figures and symbols."""
-    return _rendered("help.html", "", notice=notice)
-
-
-def render_missing(name: str, root: str, notice: str = "") -> str:
-    """Return the page for a link to an unknown run, for example from an old message."""
-    return _rendered("missing.html", root, notice=notice, name=name)
 
 
 def live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:

@@ -21,23 +21,16 @@ class Setting(NamedTuple):
     differs: bool
 
 
-class Attempt(NamedTuple):
-    """An earlier attempt with other arguments."""
-
-    number: str
-    """Counted back from the present attempt."""
-    label: str
-    settings: Settings
-
-
 def settings_of(page: Mapping[str, Any]) -> Settings:
     """Return the settings of a run's present attempt."""
     return {kind: {name: str(value) for name, value in (page.get(kind) or {}).items()} for kind in KINDS}
 
 
-def attempts_of(run: RunSnapshot) -> list[Attempt]:
-    """Return the earlier attempts that had other arguments, latest first."""
-    arguments, attempts = dict(settings_of(run.page)["arguments"]), []
+def attempts_of(run: RunSnapshot) -> dict[str, tuple[str, Settings]]:
+    """Return the earlier attempts that had other arguments, latest first: number, counted back from the present
+    attempt -> label and settings.
+    """
+    arguments, attempts = dict(settings_of(run.page)["arguments"]), dict[str, tuple[str, Settings]]()
     for place, (iteration, time, changes) in enumerate(reversed(run.history.changes), 1):
         for name, before, _ in changes:
             arguments.pop(name, None)
@@ -45,7 +38,7 @@ def attempts_of(run: RunSnapshot) -> list[Attempt]:
                 arguments[name] = str(before)
         when = "" if time is None else f", {instant(time + run.history.zone)}"
         label = f"the attempt before iteration {number(iteration)}{when}"
-        attempts.append(Attempt(str(place), label, {"arguments": dict(arguments)}))
+        attempts[str(place)] = label, {"arguments": dict(arguments)}
     return attempts
 
 

@@ -67,7 +67,7 @@ def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") 
     if path == "/":
         return _html(page.render_index(snapshot, now, Choice.of(request.query), notice))
     if path == "/help":
-        return _html(page.render_help(notice))
+        return _html(page.rendered("help.html", "", notice=notice))
     if path in _VIEWS:
         return _VIEWS[path](request, snapshot, now)
     run = _find(snapshot, request)
@@ -75,8 +75,10 @@ def view_of(request: Request, snapshot: Snapshot, now: float, notice: str = "") 
         # the way back to `/` as the browser sees the path, in which a slash may be written %2F
         root = "../" * (1 + request.raw_path.partition("/runs/")[2].count("/"))
         if run is None:
-            return _html(page.render_missing(_named(request), root, notice), 404)
-        return _html(page.render_run(run, now, root, _comparison(request, snapshot, run), notice))
+            return _html(page.rendered("missing.html", root, notice=notice, name=_named(request)), 404)
+        others = {as_asked(other.run): other for other in snapshot.all_runs if other is not run}
+        chosen = [name for name in dict.fromkeys(_values(request, "with")) if name in others][:_MAX_COMPARED]
+        return _html(page.render_run(run, now, root, notice, others, chosen, _values(request, "attempt")))
     if run is None or not path.startswith("/api/v1/runs/") or what not in ("configuration", "history", "log"):
         return None
     if what == "log":
@@ -136,13 +138,6 @@ def _named(request: Request) -> str:
 def _find(snapshot: Snapshot, request: Request) -> RunSnapshot | None:
     name = _named(request)
     return next((run for run in snapshot.all_runs if as_asked(run.run) == name), None)
-
-
-def _comparison(request: Request, snapshot: Snapshot, run: RunSnapshot) -> page.Comparison:
-    """Return what the run is compared with: the runs `with=NAME` and its own attempts `attempt=N`."""
-    others = {as_asked(other.run): other for other in snapshot.all_runs if other is not run}
-    chosen = [others[name] for name in dict.fromkeys(_values(request, "with")) if name in others]
-    return page.Comparison(chosen[:_MAX_COMPARED], _values(request, "attempt"), sorted(others))
 
 
 def _values(request: Request, name: str) -> list[str]:

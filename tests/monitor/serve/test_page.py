@@ -10,7 +10,7 @@ from megatron_monitor import __version__
 from megatron_monitor.charts.history import History
 from megatron_monitor.incidents import Transition
 from megatron_monitor.serve.formats import LABELS, figures
-from megatron_monitor.serve.page import happened, render_help, render_index, render_run
+from megatron_monitor.serve.page import happened, render_index, render_run, rendered
 from megatron_monitor.snapshot import RunSnapshot, Snapshot
 
 NOW = 1_700_000_000.0
@@ -109,7 +109,7 @@ def test_in_a_row_the_worst_incident_comes_first() -> None:
 def test_each_figure_is_explained() -> None:
     """By its metric's text: on the heading, on the card, which leads to the help, and in the help."""
     text, unsaved = (
-        unescape(render_help()),
+        unescape(rendered("help.html", "")),
         "Training time since the last complete checkpoint, which a crash now would lose",
     )
     rows = re.findall("<tr id=(\\w+)><th scope=row>([^<]+)</th><td>([^<]+)</td><td><code>megatron_", text)

@@ -32,9 +32,8 @@ def test_the_arguments_of_an_earlier_attempt_are_known_from_what_changed() -> No
         (10, None, [("lr", "1", "2"), ("gone", "y", "")]),
         (20, 5.0, [("lr", "2", "3"), ("new", "", "1")]),
     ]
-    latest, first = attempts_of(now)
-    assert (latest.number, latest.label) == ("1", "the attempt before iteration 20, 1970-01-01 00:00:05 UTC")
-    assert latest.settings == {"arguments": {"lr": "2", "same": "x"}}
-    assert first.label == "the attempt before iteration 10"
-    assert first.settings == {"arguments": {"lr": "1", "gone": "y", "same": "x"}}
-    assert attempts_of(RunSnapshot("b", {}, {"run": "b"}, History())) == []
+    assert list(attempts_of(now).items()) == [
+        ("1", ("the attempt before iteration 20, 1970-01-01 00:00:05 UTC", {"arguments": {"lr": "2", "same": "x"}})),
+        ("2", ("the attempt before iteration 10", {"arguments": {"lr": "1", "gone": "y", "same": "x"}})),
+    ]
+    assert attempts_of(RunSnapshot("b", {}, {"run": "b"}, History())) == {}
