@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pkgutil import resolve_name
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from msgspec import inspect
 
@@ -25,20 +25,30 @@ from megatron_monitor.config.document import Document, KeyPath
 
 T = TypeVar("T")
 
-_INVALID: Final = object()  # in place of a wrong value; the struct that contains it cannot be built either
-
 
 def decode(document: Document, target: type[T]) -> T | None:
     """Return the instance of `target` that the document describes; None if the document now has problems."""
     value = _build(document, inspect.type_info(target), document.value, ())
-    return None if value is _INVALID or document.problems else cast("T", value)
+    return None if document.problems else cast("T", value)
 
 
 def _build(document: Document, info: inspect.Type, raw: Any, path: KeyPath) -> Any:
+    """Return the value, or None and a problem."""
     extra: dict[str, Any] = {}
     while isinstance(info, inspect.Metadata):
         extra |= {**(info.extra or {}), **(info.extra_json_schema or {})}
         info = info.type
+    before = len(document.problems)
+    value = _value(document, info, raw, path, extra)
+    if "resolve" in extra and len(document.problems) == before:
+        try:
+            return extra["resolve"](value, document.base)
+        except (OSError, ValueError) as error:
+            document.problem(path, str(error))
+    return value
+
+
+def _value(document: Document, info: inspect.Type, raw: Any, path: KeyPath, extra: dict[str, Any]) -> Any:
     if isinstance(info, inspect.UnionType):  # `X | None`, or classes with a tag
         if raw is None and info.includes_none:
             return None
@@ -46,18 +56,25 @@ def _build(document: Document, info: inspect.Type, raw: Any, path: KeyPath) -> A
         if len(kinds) == 1:
             return _build(document, kinds[0], raw, path)
         return _tagged(document, cast("list[inspect.StructType]", kinds), raw, path)
-    if isinstance(info, inspect.StructType):
-        return _tagged(document, [info], raw, path) if info.tag_field else _mapped(document, info, raw, path)
+    if isinstance(info, inspect.StructType) and info.tag_field:
+        return _tagged(document, [info], raw, path)
+    if not isinstance(info, inspect.StructType | inspect.DictType | inspect.VarTupleType):
+        return _scalar(document, info, raw, path, extra)
+    kind, word = (list, "a list") if isinstance(info, inspect.VarTupleType) else (dict, "a mapping")
+    if not isinstance(raw, kind | None):
+        document.problem(path, f"expected {word}, got {_shown(raw)}")
+        return None
+    given: Any = raw or kind()
     if isinstance(info, inspect.VarTupleType):
-        return _listed(document, info, raw, path, extra)
+        return _listed(document, info, given, path, extra)
     if isinstance(info, inspect.DictType):
-        return _keyed(document, info, raw, path)
-    return _scalar(document, info, raw, path, extra)
+        return _keyed(document, info, given, path)
+    return _mapped(document, info, given, path)
 
 
 def _scalar(document: Document, info: inspect.Type, raw: Any, path: KeyPath, extra: dict[str, Any]) -> Any:
     try:
-        value = _read(info, raw, extra)
+        return _read(info, raw, extra)
     except ValueError as error:
         got = "" if extra.get("secret") else f", got {_shown(raw)}"
         hint = None
@@ -66,12 +83,7 @@ def _scalar(document: Document, info: inspect.Type, raw: Any, path: KeyPath, ext
                 _read(info, str(raw), extra)
                 hint = "put it in quotes"
         document.problem(path, f"{error}{got}", hint)
-        return _INVALID
-    try:
-        return extra["resolve"](value, document.base) if "resolve" in extra else value
-    except (OSError, ValueError) as error:
-        document.problem(path, str(error))
-        return _INVALID
+        return None
 
 
 def _read(info: inspect.Type, raw: Any, extra: dict[str, Any]) -> Any:
@@ -126,37 +138,21 @@ def _shown(raw: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _listed(document: Document, info: inspect.VarTupleType, raw: Any, path: KeyPath, extra: dict[str, Any]) -> Any:
-    raw = [] if raw is None else raw
-    if not isinstance(raw, list):
-        document.problem(path, f"expected a list, got {_shown(raw)}")
-        return _INVALID
+def _listed(
+    document: Document, info: inspect.VarTupleType, raw: list[Any], path: KeyPath, extra: dict[str, Any]
+) -> tuple[Any, ...]:
     if len(raw) < (info.min_length or 0):
         document.problem(path, "expected at least one item")
-        return _INVALID
     kind = info.item_type
     if raw and "kinds" in extra:
         kind = inspect.UnionType(tuple(map(inspect.type_info, resolve_name(extra["kinds"]))))
-    items = tuple(_build(document, kind, item, (*path, index)) for index, item in enumerate(raw))
-    if _INVALID in items:
-        return _INVALID
-    return extra["resolve"](items, document.base) if "resolve" in extra else items
+    return tuple(_build(document, kind, item, (*path, index)) for index, item in enumerate(raw))
 
 
-def _mapping(document: Document, raw: Any, path: KeyPath) -> dict[str, Any] | None:
-    """Return the mapping; None and a problem if the value is not a mapping."""
-    if raw is None or isinstance(raw, dict):
-        return raw or {}
-    document.problem(path, f"expected a mapping, got {_shown(raw)}")
-    return None
-
-
-def _keyed(document: Document, info: inspect.DictType, raw: Any, path: KeyPath) -> Any:
-    if (raw := _mapping(document, raw, path)) is None:
-        return _INVALID
-    names = [_build(document, info.key_type, key, (*path, key)) for key in raw]
-    built = {key: _build(document, info.value_type, value, (*path, key)) for key, value in raw.items()}
-    return _INVALID if _INVALID in (*names, *built.values()) else built
+def _keyed(document: Document, info: inspect.DictType, raw: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+    for key in raw:
+        _build(document, info.key_type, key, (*path, key))
+    return {key: _build(document, info.value_type, value, (*path, key)) for key, value in raw.items()}
 
 
 def _tagged(document: Document, kinds: list[inspect.StructType], raw: Any, path: KeyPath) -> Any:
@@ -171,13 +167,11 @@ def _tagged(document: Document, kinds: list[inspect.StructType], raw: Any, path:
     else:
         message = f"expected one of {', '.join(tags)}, got {_shown(tag)}"
         document.problem((*path, field), message, _nearest(tag, tags))
-    return _INVALID
+    return None
 
 
-def _mapped(document: Document, info: inspect.StructType, raw: Any, path: KeyPath) -> Any:
-    if (raw := _mapping(document, raw, path)) is None:
-        return _INVALID
-    fields = {field.encode_name: field for field in info.fields}
+def _mapped(document: Document, info: inspect.StructType, raw: dict[str, Any], path: KeyPath) -> Any:
+    before, fields = len(document.problems), {field.encode_name: field for field in info.fields}
     _refuse_unknown(document, raw, fields, path)
     values: dict[str, Any] = {}
     for key, field in fields.items():
@@ -185,15 +179,13 @@ def _mapped(document: Document, info: inspect.StructType, raw: Any, path: KeyPat
             values[field.name] = _build(document, field.type, raw[key], (*path, key))
         elif field.required:
             document.problem(path, f"the key {key} is missing")
-            values[field.name] = _INVALID
-    if _INVALID in values.values():
-        return _INVALID
+    if len(document.problems) > before:
+        return None
     instance = info.cls(**values)
-    found = list(instance.problems()) if hasattr(instance, "problems") else []
-    for key, message in found:
+    for key, message in instance.problems() if hasattr(instance, "problems") else ():
         below = [int(part) if part.isdecimal() else part for part in key.split(".") if part]
         document.problem((*path, *below), message)
-    return _INVALID if found else instance
+    return instance
 
 
 def _refuse_unknown(document: Document, raw: Mapping[str, Any], known: Iterable[str], path: KeyPath) -> None:
