@@ -261,11 +261,6 @@ def test_configurations_in_documents_are_accepted() -> None:
         load(block)
 
 
-def test_config_yaml_is_short() -> None:
-    """Every key with its comment, on at most 200 lines."""
-    assert len((ROOT / "config.yaml").read_text().splitlines()) <= 200
-
-
 def test_the_schema_of_the_chart_has_the_keys_of_the_configuration() -> None:
     """`make readme` writes it again after a change of values.yaml or of the configuration."""
     assert chart_schema.FILE.read_text() == chart_schema.schema()

@@ -9,17 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from megatron_monitor.config import load
-from megatron_monitor.notifiers import payload
-from megatron_monitor.notifiers.webhook import Webhook
-from tests.monitor.notifiers.receiver import HANG, Receiver, failure
+from megatron_monitor.notifiers import Notifier, payload
+from tests.monitor.notifiers.receiver import HANG, Receiver, built, failure
 
 
-def webhook(more: str) -> Webhook:
+def webhook(more: str) -> Notifier:
     """The notifier of a configuration text."""
-    (configured,) = load(f"notifiers: [{{type: webhook, name: chat, {more}}}]").notifiers
-    assert isinstance(configured, Webhook)
-    return configured
+    return built(f"type: webhook, {more}")
 
 
 def test_delivery(receiver: Receiver) -> None:

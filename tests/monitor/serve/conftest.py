@@ -1,6 +1,10 @@
 """A running server over a small application, and certificates of our own."""
 
+import http.client
+import ssl
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +13,21 @@ import trustme
 
 from megatron_monitor.serve.exchange import Limits, Reply, Request
 from megatron_monitor.serve.server import HttpServer
+from tests.programs import slack
 
 Serve = Callable[..., HttpServer]
+
+
+def ask(
+    server: HttpServer, path: str = "/", method: str = "GET", *, tls: ssl.SSLContext | None = None, **headers: str
+) -> http.client.HTTPResponse:
+    """One request on a connection of its own, its body read."""
+    kind = http.client.HTTPConnection if tls is None else partial(http.client.HTTPSConnection, context=tls)
+    with closing(kind(*server.address, timeout=slack(10))) as connection:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        answer.text = answer.read()  # type: ignore[attr-defined]
+        return answer
 
 
 def hello(request: Request) -> Reply:

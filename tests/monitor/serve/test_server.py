@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 from hypothesis import given
@@ -24,17 +24,8 @@ from megatron_monitor.services import Services
 from megatron_monitor.snapshot import Snapshot
 from megatron_monitor.system.clock import SystemClock
 from tests.conftest import examples
-from tests.monitor.serve.conftest import Serve
+from tests.monitor.serve.conftest import Serve, ask
 from tests.programs import slack, wait
-
-
-def ask(server: HttpServer, path: str = "/", method: str = "GET", **headers: str) -> http.client.HTTPResponse:
-    """One request on a connection of its own, its body read."""
-    with closing(http.client.HTTPConnection(*server.address, timeout=slack(10))) as connection:
-        connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        answer.text = answer.read()  # type: ignore[attr-defined]
-        return answer
 
 
 def seconds(server: HttpServer, path: str = "/") -> float:

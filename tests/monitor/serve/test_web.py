@@ -17,7 +17,7 @@ from megatron_monitor.config.schema import TlsServer
 from megatron_monitor.serve.auth import Auth
 from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.serve.tls import Tls, TlsError
-from tests.monitor.serve.conftest import Certificates, Serve
+from tests.monitor.serve.conftest import Certificates, Serve, ask
 from tests.programs import slack, wait
 
 HASH = bcrypt.hashpw(b"correct horse", bcrypt.gensalt(10)).decode().replace("$2b$", "$2y$")
@@ -26,23 +26,6 @@ HASH = bcrypt.hashpw(b"correct horse", bcrypt.gensalt(10)).decode().replace("$2b
 def basic(user: str, password: str) -> dict[str, str]:
     """The header."""
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
-
-
-def ask(server: HttpServer, context: ssl.SSLContext | None = None, headers: dict[str, str] | None = None) -> int:
-    """The status of one request."""
-    host, port = server.address
-    connection = (
-        http.client.HTTPSConnection(host, port, timeout=slack(10), context=context)
-        if context
-        else http.client.HTTPConnection(host, port, timeout=slack(10))
-    )
-    try:
-        connection.request("GET", "/metrics", headers=headers or {})
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
-    finally:
-        connection.close()
 
 
 def tls_server(certificates: Certificates, **settings: str) -> TlsServer:
@@ -79,8 +62,8 @@ def test_who_is_let_in(serve: Serve, headers: dict[str, str], status: int) -> No
     """The right user with the right password, and nobody else."""
     server = serve()
     server.auth = Auth({"prometheus": HASH}).allows
-    assert ask(server, headers=headers) == status
-    assert ask(server, headers=headers) == status  # by memory
+    assert ask(server, **headers).status == status
+    assert ask(server, **headers).status == status  # by memory
 
 
 @pytest.fixture
@@ -102,8 +85,8 @@ def test_a_scrape_pays_for_bcrypt_once(serve: Serve, checked: list[bytes]) -> No
     server = serve()
     server.auth = Auth({"prometheus": HASH}).allows
     for _ in range(5):
-        assert ask(server, headers=basic("prometheus", "correct horse")) == 200
-        assert ask(server, headers=basic("prometheus", "wrong horse")) == 401
+        assert ask(server, **basic("prometheus", "correct horse")).status == 200
+        assert ask(server, **basic("prometheus", "wrong horse")).status == 401
     assert len(checked) == 1 + 5
 
 
@@ -111,8 +94,8 @@ def test_an_unknown_user_costs_what_a_wrong_password_costs(serve: Serve, checked
     """Bcrypt runs for both, with the same cost: the time does not reveal which users exist."""
     server = serve()
     server.auth = Auth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(5)).decode()}).allows
-    assert ask(server, headers=basic("prometheus", "guess")) == 401
-    assert ask(server, headers=basic("nobody", "guess")) == 401
+    assert ask(server, **basic("prometheus", "guess")).status == 401
+    assert ask(server, **basic("nobody", "guess")).status == 401
     assert [digest[:7] for digest in checked] == [b"$2b$05$", b"$2b$05$"]
     assert bcrypt.checkpw(b"guess", checked[1]) is False  # a hash as long as a real one
 
@@ -121,14 +104,14 @@ def test_a_flood_of_guesses_is_bounded(serve: Serve) -> None:
     """Of many guesses at once few wait; known users get in meanwhile."""
     server = serve()
     server.auth = Auth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(12)).decode()}).allows
-    assert ask(server, headers=basic("prometheus", "pass")) == 200
+    assert ask(server, **basic("prometheus", "pass")).status == 200
     with ExitStack() as stack:
         for number in range(100):
             guess = stack.enter_context(socket.create_connection(server.address, timeout=slack(10)))
             header = basic("prometheus", f"guess {number}")["Authorization"]
             guess.sendall(f"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: {header}\r\n\r\n".encode())
         began = time.perf_counter()
-        assert ask(server, headers=basic("prometheus", "pass")) == 200
+        assert ask(server, **basic("prometheus", "pass")).status == 200
         assert time.perf_counter() - began < slack(5.0)
 
 
@@ -152,15 +135,15 @@ def test_a_long_password_and_a_hash_of_the_old_prefix(serve: Serve) -> None:
     password = "p" * 100
     server = serve()
     server.auth = Auth({"u": bcrypt.hashpw(b"p" * 72, bcrypt.gensalt(4, b"2a")).decode()}).allows
-    assert ask(server, headers=basic("u", password)) == 200
+    assert ask(server, **basic("u", password)).status == 200
 
 
 def test_tls_versions(serve: Serve, certificates: Certificates) -> None:
     """TLS 1.2 and 1.3, nothing older."""
     server = serve()
     server.tls = Tls(tls_server(certificates))
-    assert ask(server, client(certificates)) == 200
-    assert ask(server, client(certificates, maximum_version=ssl.TLSVersion.TLSv1_2)) == 200
+    assert ask(server, tls=client(certificates)).status == 200
+    assert ask(server, tls=client(certificates, maximum_version=ssl.TLSVersion.TLSv1_2)).status == 200
     assert Tls(tls_server(certificates)).context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
@@ -172,7 +155,7 @@ def test_silent_tls_clients_block_nobody(serve: Serve, certificates: Certificate
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(server.address, timeout=slack(10))) for _ in range(100)]
         began = time.perf_counter()
-        assert ask(server, context) == 200
+        assert ask(server, tls=context).status == 200
         assert time.perf_counter() - began < slack(1.0)
         assert silent[0].recv(10) == b""
 
@@ -183,7 +166,7 @@ def test_plain_http_on_the_tls_port_is_refused(serve: Serve, certificates: Certi
     server.tls = Tls(tls_server(certificates))
     with pytest.raises((OSError, http.client.HTTPException)):
         ask(server)
-    assert ask(server, client(certificates)) == 200
+    assert ask(server, tls=client(certificates)).status == 200
 
 
 def test_client_certificates(serve: Serve, certificates: Certificates, tmp_path: Path) -> None:
@@ -195,9 +178,9 @@ def test_client_certificates(serve: Serve, certificates: Certificates, tmp_path:
     known.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
     server = serve()
     server.tls = Tls(tls_server(certificates, client_ca_file=str(certificates.ca)))
-    assert ask(server, known) == 200
+    assert ask(server, tls=known).status == 200
     with pytest.raises((ssl.SSLError, OSError, http.client.HTTPException)):
-        ask(server, client(certificates))
+        ask(server, tls=client(certificates))
 
 
 def served_certificate(server: HttpServer) -> str:
