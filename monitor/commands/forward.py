@@ -5,18 +5,19 @@ import os
 import signal
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 
-from megatron_monitor.commands.arguments import POSITIVE_DURATION, fail, pairs
-from megatron_monitor.follow.patterns import WatchedPath, absolute
-from megatron_monitor.follow.pipes import STDIN
+from megatron_monitor.commands.arguments import POSITIVE_DURATION, absolute_of, fail, pairs
+from megatron_monitor.commands.log_lines import start_logging
+from megatron_monitor.config import Config
+from megatron_monitor.follow.patterns import WatchedPath
+from megatron_monitor.forward import PATH, Forwarder, Target
+from megatron_monitor.receiver.labels import AGENT
 from megatron_monitor.scalars import url_of
-
-if TYPE_CHECKING:
-    from megatron_monitor.forward import Target
+from megatron_monitor.store import StateInUseError, StateUnreadableError
+from megatron_monitor.system.clock import SystemClock
 
 
 @click.command()
@@ -42,17 +43,10 @@ def forward(
       megatron-monitor forward --to http://monitor:9844 '/logs/**/*.out'
       megatron-monitor forward --to http://monitor:9844 --label run=tr11 train.log
     """
-    from megatron_monitor.commands.log_lines import start_logging
-    from megatron_monitor.config import Config
-    from megatron_monitor.forward import Forwarder
-    from megatron_monitor.receiver.labels import AGENT
-    from megatron_monitor.store import StateInUseError, StateUnreadableError
-    from megatron_monitor.system.clock import SystemClock
-
     if token_file is not None:
         token_file.read_bytes()  # it is read again for each push; if it is missing now, it is misspelt
     target = _target(to, token_file)
-    found = [STDIN if path == "-" else absolute(path) for path in paths]
+    found = [*map(absolute_of, paths)]
     state = state or _state_of([target.url, *found])
     start_logging(Config())
     try:
@@ -73,9 +67,7 @@ def _state_of(arguments: list[str]) -> Path:
     return Path(base) / "megatron-monitor" / f"forward-{name}"
 
 
-def _target(to: str, token_file: Path | None) -> "Target":
-    from megatron_monitor.forward import PATH, Target
-
+def _target(to: str, token_file: Path | None) -> Target:
     try:
         url = url_of(to)
     except ValueError as error:

@@ -3,6 +3,10 @@
 import click
 
 from megatron_monitor.commands.arguments import ConfigOptions, fail, with_config
+from megatron_monitor.commands.log_lines import start_logging
+from megatron_monitor.receiver.server import serve
+from megatron_monitor.serve.tls import TlsError
+from megatron_monitor.store import StateInUseError
 
 
 @click.command()
@@ -15,11 +19,6 @@ def receive(given: ConfigOptions) -> None:
       megatron-monitor receive --config config.yaml
       megatron-monitor receive --set receiver.listen=0.0.0.0:9844
     """
-    from megatron_monitor.commands.log_lines import start_logging
-    from megatron_monitor.receiver.server import serve
-    from megatron_monitor.serve.tls import TlsError
-    from megatron_monitor.store import StateInUseError
-
     config = given.configured(())
     if config.receiver.listen is None:
         fail("receiver.listen: set it, for example to 0.0.0.0:9844", code=2)
