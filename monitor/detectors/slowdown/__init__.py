@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from megatron_monitor.breakdown import saves
 from megatron_monitor.breakdown.account import TimerLine
-from megatron_monitor.breakdown.profile import Profile
+from megatron_monitor.breakdown.profile import ENGINE, Profile
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding
 from megatron_monitor.detectors.slowdown.memory import SUM_LIMIT, Segment, Shift, SlowdownMemory, SlowdownSettings
 from megatron_monitor.detectors.slowdown.messages import before_hang, ratio, slower, slower_saves
@@ -220,7 +220,7 @@ class Slowdown(SlowdownMemory):
             seconds, timed = _seconds(self, step), step.timer_line
             if step.outside is not None:
                 seconds, self.whole = step.outside[1], True
-                timed = timed or TimerLine(step.iteration, seconds, {"engine": (seconds - step.outside[0],) * 2})
+                timed = timed or TimerLine(step.iteration, seconds, {ENGINE: (seconds - step.outside[0],) * 2})
             elif self.whole:
                 seconds = None  # more than steps lies between two lines
             if seconds is not None and self.steps > _WARM_UP:

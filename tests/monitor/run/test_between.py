@@ -45,6 +45,12 @@ def lines(gaps: list[float], *, saves: dict[int, str] | None = None) -> Played:
     return play(out)
 
 
+def test_a_loader_that_takes_most_of_the_step() -> None:
+    """The engine's clock is 1 s of 21 s, and of 41 s once the loader is slow: all that is added lies outside it."""
+    slow = lines([20.0] * 150 + [40.0] * 30).firing("slowdown")
+    assert (slow.evidence["cause"], slow.onset_iteration) == ("outside_timers", 151)
+
+
 def test_what_lies_between_the_steps_varies() -> None:
     """A loader that stumbles, in bursts of up to four lines, and an evaluation without a word every 50 steps: nothing
     is told. The same with a level that stays is.
