@@ -6,23 +6,21 @@ Each test starts a training of its own. The times are those of the daemon's sett
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
-TRAIN = Path(__file__).with_name("train.py")
-TRAINER = Path(__file__).with_name("train_hf.py")
-ROOT = Path(__file__).parents[2]
-PATIENCE = 90.0  # seconds: importing torch and deepspeed twice takes half a minute on a busy machine
+from tests.e2e.conftest import RunningDaemon, Start
+from tests.programs import TETHERED, wait
+
+SCRIPTS = Path(__file__).parent
 EXTENSIONS = Path(sys.prefix) / "extensions"
 ENVIRONMENT = {
     **os.environ, "DS_ACCELERATOR": "cpu", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
@@ -47,37 +45,32 @@ while os.getppid() != 1:
 class Watched:
     """A training and the daemon beside it."""
 
-    folder: Path
+    log: Path
     training: subprocess.Popen[bytes]
-    daemon: subprocess.Popen[str]
-    url: str
-    log: IO[bytes]
-
-    def get(self, path: str) -> Any:
-        """JSON of the API."""
-        with urllib.request.urlopen(self.url + path, timeout=5) as answer:
-            return json.load(answer)
+    daemon: RunningDaemon
 
     def run(self) -> dict[str, Any]:
         """The run as the API shows it; empty before it is seen."""
-        runs = self.get("api/v1/runs")["runs"]
-        return runs[0] if runs else {}
+        return dict(next(iter(json.loads(self.daemon.get("/api/v1/runs"))["runs"]), {}))
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """All that are open."""
+        return list(json.loads(self.daemon.get("/api/v1/incidents"))["incidents"])
 
     def incident(self, kind: str) -> dict[str, Any] | None:
         """An open incident of this kind that is no quiet warning."""
-        found = [i for i in self.get("api/v1/incidents")["incidents"] if i["incident"] == kind]
-        return next((i for i in found if i["severity"] != "warning"), None)
+        return next((i for i in self.incidents() if i["incident"] == kind and i["severity"] != "warning"), None)
 
-    def until(self, what: str, ask: Callable[[], Any], patience: float = PATIENCE) -> tuple[Any, float]:
+    def until(self, what: str, ask: Callable[[], Any], patience: float = 90.0) -> tuple[Any, float]:
         """(the first answer that is something, seconds waited)."""
-        began = time.monotonic()
-        while time.monotonic() - began < patience:
-            answer = ask()
-            if answer:
-                return answer, time.monotonic() - began
-            time.sleep(0.1)
-        tail = (self.folder / "train.log").read_text(errors="replace")[-3000:]
-        raise AssertionError(f"not within {patience} s: {what}\n{tail}")
+        answers: list[Any] = []
+
+        def answered() -> bool:
+            answers.append(ask())
+            return bool(answers[-1])
+
+        seconds = wait(answered, patience, lambda: f"{what}\n{self.log.read_text(errors='replace')[-3000:]}")
+        return answers[-1], seconds
 
     def workers(self) -> list[int]:
         """Process ids of the two ranks."""
@@ -85,7 +78,7 @@ class Watched:
         return sorted(int(pid) for pid in out.split())
 
     def step(self, least: int) -> None:
-        """Wait for an iteration."""
+        """Wait for an iteration: importing torch and deepspeed twice takes half a minute on a busy machine."""
         self.until(f"iteration {least}", lambda: (self.run().get("iteration") or 0) >= least)
 
 
@@ -97,171 +90,129 @@ def compiled() -> None:
     for lock in EXTENSIONS.glob("*/lock"):
         lock.unlink()
     subprocess.run(
-        [*TORCHRUN, str(TRAIN), "--steps", "2"], env=ENVIRONMENT, check=True, timeout=900, capture_output=True
-    )
+        [*TORCHRUN, str(SCRIPTS / "train.py"), "--steps", "2"],
+        env=ENVIRONMENT, check=True, timeout=900, capture_output=True,
+    )  # fmt: skip
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
-    """Start a training with arguments of train.py, and a daemon on its log."""
+def watch(start: Start, tmp_path: Path) -> Iterator[Callable[..., Watched]]:
+    """Start a training with arguments of its script, and a daemon on its log."""
     started: list[Watched] = []
 
-    def start(*arguments: str, script: Path = TRAIN) -> Watched:
-        log = (tmp_path / "train.log").open("wb")
-        training = subprocess.Popen(
-            [*TORCHRUN, str(script), *arguments],
-            stdout=log, stderr=subprocess.STDOUT, env=ENVIRONMENT, start_new_session=True,
-        )  # fmt: skip
-        daemon = subprocess.Popen(
-            [sys.executable, "-m", "monitor", "run", "--listen", "127.0.0.1:0", "--set", f"state_dir={tmp_path}/state",
-             "--set", "detectors.hang.minimum=3s", str(tmp_path / "train.log")],
-            stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        )  # fmt: skip
-        assert daemon.stderr is not None
-        address = None
-        for line in daemon.stderr:
-            if address := re.search(r"http://\S+/", line):
-                break
-        assert address is not None
-        watched = Watched(tmp_path, training, daemon, address[0], log)
-        started.append(watched)
-        return watched
+    def begin(*arguments: str, script: str = "train.py") -> Watched:
+        log = tmp_path / "train.log"
+        with log.open("wb") as stream:
+            training = subprocess.Popen(
+                [*TETHERED, *TORCHRUN, str(SCRIPTS / script), *arguments],
+                stdout=stream, stderr=stream, cwd=tmp_path, env=ENVIRONMENT,
+            )  # fmt: skip
+        started.append(Watched(log, training, start("--set", "detectors.hang.minimum=3s", str(log))))
+        return started[-1]
 
-    yield start
+    yield begin
     for watched in started:
         for rank in watched.workers():  # torchrun gives each a session of its own
             with contextlib.suppress(ProcessLookupError):
                 os.kill(rank, signal.SIGKILL)
-        for process in (watched.training, watched.daemon):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL) if process is watched.training else process.kill()
-            process.wait(10)
-        if watched.daemon.stderr is not None:
-            watched.daemon.stderr.close()
-        watched.log.close()
+        watched.training.kill()
+        watched.training.wait(10)
 
 
 def test_a_normal_run(watch: Callable[..., Watched]) -> None:
     """Every step is counted, nothing is said, and the end is no incident."""
     watched = watch("--steps", "40")
     watched.step(1)
-    assert watched.training.wait(PATIENCE) == 0
+    assert watched.training.wait(90) == 0
     watched.until("all steps", lambda: watched.run().get("iteration") == 40)
     time.sleep(8)  # longer than two timeouts of silence
-    assert watched.get("api/v1/incidents")["incidents"] == []
+    assert watched.incidents() == []
 
 
-def test_one_rank_is_stopped_and_goes_on(watch: Callable[..., Watched]) -> None:
-    """SIGSTOP hangs the other rank in its collective: told within the budget, resolved when it goes on."""
-    watched = watch("--steps", "400")
+@pytest.mark.parametrize("engine", ["train.py", "train_hf.py", "train_hf.py --deepspeed"])
+def test_one_rank_is_stopped_and_goes_on(watch: Callable[..., Watched], engine: str) -> None:
+    """SIGSTOP hangs the other rank in its collective: told within the budget, resolved when it goes on. HF Trainer
+    prints progress bars over carriage returns and dicts with quoted numbers.
+    """
+    script, *arguments = engine.split()
+    watched = watch("--steps", "400", *arguments, script=script)
     watched.step(15)
     victim = watched.workers()[1]
     os.kill(victim, signal.SIGSTOP)
     incident, waited = watched.until("hang", lambda: watched.incident("hang"), 15)
-    print(f"stopped rank: hang told after {waited:.1f} s, progress timeout 3 s")
+    print(f"{engine}: hang told {waited:.1f} s after a rank was stopped, progress timeout 3 s")
     assert waited < 6
     assert incident["severity"] == "critical"
     os.kill(victim, signal.SIGCONT)
     _, waited = watched.until("resolved", lambda: watched.incident("hang") is None, 15)
     print(f"continued rank: resolved after {waited:.1f} s")
-    assert watched.run()["state"] == "training"
+    assert (watched.run()["state"], watched.run()["train_iterations"]) == ("training", 400)
 
 
-def test_one_rank_is_killed(watch: Callable[..., Watched]) -> None:
-    """SIGKILL as the kernel's OOM killer sends it: a crash, its kind, told once torchrun has seen it."""
-    watched = watch("--steps", "400")
-    watched.step(15)
-    os.kill(watched.workers()[1], signal.SIGKILL)
-    incident, waited = watched.until("crash", lambda: watched.incident("crash"), 60)
-    print(f"killed rank: crash told after {waited:.1f} s as {incident['evidence']['failure']}")
-    assert incident["evidence"]["failure"] == "killed"
-    assert watched.run()["state"] == "crashed"
-
-
-def test_an_exception_on_one_rank(watch: Callable[..., Watched]) -> None:
-    """The traceback's own words are the cause, not torchrun's report of them."""
-    watched = watch("--steps", "400", "--raise-at", "20")
-    incident, _ = watched.until("crash", lambda: watched.incident("crash"))
-    assert incident["evidence"]["failure"] == "python_exception"
-    assert "a label is out of range" in incident["summary"]
-
-
-def test_a_full_disk_during_a_save(watch: Callable[..., Watched], tmp_path: Path) -> None:
-    """The checkpoint does not fit: a crash by a full disk."""
+@pytest.mark.parametrize(
+    ("what", "failure", "said"),
+    [
+        ("--slow-from 400", "killed", ""),  # SIGKILL, as the kernel's OOM killer sends it
+        ("--raise-at 20", "python_exception", "a label is out of range"),  # not torchrun's report of it
+        ("--save small", "disk_full", ""),
+    ],
+    ids=["a rank is killed", "an exception", "a full disk"],
+)
+def test_a_crash_has_its_cause(
+    watch: Callable[..., Watched], tmp_path: Path, what: str, failure: str, said: str
+) -> None:
+    """Told once torchrun has seen it."""
     small = tmp_path / "small"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("no right to mount a small file system here")
+    if "small" in what:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)]
+        if subprocess.run(mount, capture_output=True).returncode:
+            pytest.skip("no right to mount a small file system here")
     try:
-        watched = watch("--steps", "400", "--save", str(small))
-        incident, _ = watched.until("crash", lambda: watched.incident("crash"))
-        assert incident["evidence"]["failure"] == "disk_full", incident
+        watched = watch("--steps", "400", *what.replace("small", str(small)).split())
+        if failure == "killed":
+            watched.step(15)
+            os.kill(watched.workers()[1], signal.SIGKILL)
+        incident, waited = watched.until("crash", lambda: watched.incident("crash"))
+        print(f"{what}: crash told after {waited:.1f} s as {incident['evidence']['failure']}")
+        assert incident["evidence"]["failure"] == failure
+        assert said in incident["summary"]
+        assert watched.run()["state"] == "crashed"
     finally:
-        subprocess.run(["umount", "-l", str(small)])
+        subprocess.run(["umount", "-l", str(small)], capture_output=True)
 
 
-@pytest.mark.parametrize("engine", [(), ("--deepspeed",)], ids=["alone", "deepspeed"])
-def test_hf_trainer_is_followed(watch: Callable[..., Watched], tmp_path: Path, engine: tuple[str, ...]) -> None:
-    """Progress bars over carriage returns and dicts with quoted numbers: a stopped rank is told, and going on."""
-    watched = watch("--steps", "400", "--out", str(tmp_path / "out"), *engine, script=TRAINER)
-    watched.step(15)
-    victim = watched.workers()[1]
-    os.kill(victim, signal.SIGSTOP)
-    _, waited = watched.until("hang", lambda: watched.incident("hang"), 15)
-    print(f"HF Trainer {engine}: hang told after {waited:.1f} s, progress timeout 3 s")
-    assert waited < 6
-    os.kill(victim, signal.SIGCONT)
-    watched.until("resolved", lambda: watched.incident("hang") is None, 15)
-    assert watched.run()["train_iterations"] == 400
-
-
-def slowdown(watched: Watched, what: str, patience: float = PATIENCE, since: int = 0) -> dict[str, Any]:
-    """The slowdown that began at iteration `since` or later, once its cause is told: other programs on the machine may
-    have made a training slow before, and that is told, too.
-    """
+@pytest.mark.parametrize(
+    ("arguments", "begin", "cause", "said"),
+    [
+        ("--timers --slow data --slow-by 0.2", 60, "outside_timers", ""),
+        ("--slow data --slow-by 0.2", 60, "outside_timers", ""),  # not in DeepSpeed's samples per second either
+        ("--timers --pin --seconds 0.15", 60, "communication", "bwd_allreduce"),  # rank 0's timers: it waits for rank 1
+        ("--save saved --save-every 10 --slow save --slow-by 1.6", 85, "checkpoint", ""),  # no end of a save is printed
+    ],
+    ids=["a loader beside Megatron's line", "a loader alone", "busy loops beside rank 1", "a slow disk"],
+)
+def test_a_slowdown_has_its_cause(
+    watch: Callable[..., Watched], tmp_path: Path, arguments: str, begin: int, cause: str, said: str
+) -> None:
+    """Other programs on the machine may have made the training slow before, and that is told, too."""
+    arguments = arguments.replace("saved", str(tmp_path / "saved"))
+    watched = watch("--steps", "600", *arguments.split(), "--slow-from", str(begin))
+    watched.step(begin - 1)
+    many = 6 if "--pin" in arguments else 0
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True) for _ in range(many)]
 
     def reported() -> dict[str, Any] | None:
-        found = [item for item in watched.get("api/v1/incidents")["incidents"] if item["incident"] == "slowdown"]
-        found = [item for item in found if (item["onset_iteration"] or 0) >= since]
+        found = [item for item in watched.incidents() if item["incident"] == "slowdown"]
+        found = [item for item in found if (item["onset_iteration"] or 0) >= begin - 5]
         return next((item for item in found if item["evidence"].get("cause") != "unknown"), None)
 
-    incident, waited = watched.until("slowdown", reported, patience)
-    print(f"{what}: told after {waited:.1f} s: {incident['summary']}")
-    return dict(incident)
-
-
-@pytest.mark.parametrize("line", [("--timers",), ()], ids=["beside Megatron's line", "alone"])
-def test_a_data_loader_that_sleeps(watch: Callable[..., Watched], line: tuple[str, ...]) -> None:
-    """In no timer of DeepSpeed; where its engine alone prints steps, not in its samples per second either."""
-    watched = watch("--steps", "400", *line, "--slow", "data", "--slow-from", "60", "--slow-by", "0.2")
-    watched.step(59)
-    incident = slowdown(watched, "slow loader")
-    assert incident["evidence"]["cause"] == "outside_timers"
-    assert 59 <= incident["onset_iteration"] <= 62
-
-
-def test_a_busy_loop_beside_one_rank(watch: Callable[..., Watched]) -> None:
-    """Six processes that compute on the core of rank 1. The timers are those of rank 0, which waits for it."""
-    watched = watch("--steps", "600", "--timers", "--pin", "--seconds", "0.15")
-    watched.step(60)
-    busy = [subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True) for _ in range(6)]
     try:
-        incident = slowdown(watched, "busy loops beside rank 1", 150, since=57)
-        assert incident["evidence"]["cause"] == "communication"
-        assert "bwd_allreduce" in incident["summary"]
+        incident, waited = watched.until("slowdown", reported, 150)
     finally:
         for process in busy:
             process.kill()
             process.wait(10)
-
-
-def test_a_slow_disk(watch: Callable[..., Watched], tmp_path: Path) -> None:
-    """DeepSpeed prints that a save begins and no end of it: the steps behind it tell."""
-    saves = ("--save", str(tmp_path / "saved"), "--save-every", "10")
-    watched = watch("--steps", "400", *saves, "--slow", "save", "--slow-from", "85")
-    watched.step(84)
-    incident = slowdown(watched, "slow disk")
-    assert incident["evidence"]["cause"] == "checkpoint"
-    assert incident["onset_iteration"] in (80, 90)
-    assert watched.run()["last_checkpoint_iteration"] >= 100
+    print(f"{arguments}: told after {waited:.1f} s: {incident['summary']}")
+    assert (incident["evidence"]["cause"], said in incident["summary"]) == (cause, True)
+    assert busy or incident["onset_iteration"] <= begin + 5

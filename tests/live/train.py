@@ -10,58 +10,29 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import deepspeed
 import torch
 
 
-class SlowDisk:
-    """A file on a disk that takes so many bytes a second and no more."""
-
-    def __init__(self, file: IO[bytes], rate: float) -> None:
-        """`rate`: bytes a second."""
-        self.file, self.rate = file, rate
-
-    def write(self, data: Any) -> int:
-        """Write, at the disk's pace."""
-        time.sleep(len(data) / self.rate)
-        return self.file.write(data)
-
-    def __getattr__(self, name: str) -> Any:
-        """All else is the file's."""
-        return getattr(self.file, name)
-
-
-def save_slowly(rate: float) -> None:
-    """From here on whatever is saved goes to a slow disk."""
+def save_slowly(seconds: float) -> None:
+    """From here on whatever is saved takes so much longer."""
     save = torch.save
 
-    def slow(state: Any, path: str, **options: Any) -> None:
-        with open(path, "wb") as file:
-            save(state, SlowDisk(file, rate), **options)
+    def slow(*arguments: Any, **options: Any) -> None:
+        time.sleep(seconds)
+        save(*arguments, **options)
 
     torch.save = slow
 
 
-class Work:
-    """Multiplications that take a rank some processor seconds while nothing else runs on its core."""
-
-    def __init__(self, seconds: float) -> None:
-        """Find out how many."""
-        self.matrix = torch.randn(192, 192) / 14
-        times = []
-        for _ in range(20):
-            began = time.thread_time()
-            self.multiply(20)
-            times.append(time.thread_time() - began)
-        self.rounds = max(1, round(seconds / (sorted(times)[10] / 20)))
-
-    def multiply(self, rounds: int) -> None:
-        """Work."""
-        x = self.matrix
-        for _ in range(rounds):
-            x = torch.tanh(x @ self.matrix)
+def compute(seconds: float) -> None:
+    """Multiply for so much time of the processor: longer while something else runs on its core."""
+    x = matrix = torch.randn(192, 192) / 14
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        x = torch.tanh(x @ matrix)
 
 
 def main() -> None:
@@ -74,8 +45,7 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=20, help="steps")
     parser.add_argument("--slow", choices=("data", "save"), help="what becomes slow: the loader, or the disk")
     parser.add_argument("--slow-from", type=int, default=40, help="step from which it is slow")
-    parser.add_argument("--slow-by", type=float, default=0.1, help="seconds")
-    parser.add_argument("--disk", type=float, default=4e6, help="bytes a second of a slow disk")
+    parser.add_argument("--slow-by", type=float, default=0.1, help="seconds that a step or a save takes longer")
     parser.add_argument("--timers", action="store_true", help="DeepSpeed's wall_clock_breakdown; the sleep is compute")
     parser.add_argument("--pin", action="store_true", help="each rank computes, on a core of its own")
     parser.add_argument("--local_rank", type=int, default=0)
@@ -104,8 +74,7 @@ def main() -> None:
         with contextlib.suppress(OSError):  # other work on the machine would hide what the busy loops do
             os.nice(-10)
             Path("/proc/self/autogroup").write_text("-10")
-        work = Work(options.seconds)
-        model.register_forward_pre_hook(lambda *_: work.multiply(work.rounds))
+        model.register_forward_pre_hook(lambda *_: compute(options.seconds))
     elif options.timers:
         model.register_forward_pre_hook(lambda *_: time.sleep(options.seconds))
     for step in range(1, options.steps + 1):
@@ -132,7 +101,7 @@ def main() -> None:
         if options.raise_at == step and rank == 1:
             raise ValueError("a label is out of range")
         if slow == "save" and step == options.slow_from:
-            save_slowly(options.disk)
+            save_slowly(options.slow_by)
         if options.save and step % options.save_every == 0:
             engine.save_checkpoint(options.save, tag=f"global_step{step}")
 

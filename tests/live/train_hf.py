@@ -42,11 +42,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--deepspeed", action="store_true")
-    parser.add_argument("--out", default="out")
     parser.add_argument("--local_rank", type=int, default=0)
     options = parser.parse_args()
     arguments = TrainingArguments(
-        output_dir=options.out, max_steps=options.steps, per_device_train_batch_size=4, logging_steps=1,
+        output_dir="out", max_steps=options.steps, per_device_train_batch_size=4, logging_steps=1,
         save_strategy="no", report_to=[], use_cpu=True, deepspeed=DEEPSPEED if options.deepspeed else None,
     )  # fmt: skip
     model = GPT2LMHeadModel(GPT2Config(vocab_size=100, n_positions=32, n_embd=64, n_layer=2, n_head=2))
