@@ -179,8 +179,8 @@ def merged(
     start, dated, undated = 0.0, list[Iterator[TimedEvent]](), dict[int | None, list[Iterator[TimedEvent]]]()
     for source, (_, step, entries) in opened.items():
         last = near if near is not None else written.get(source)
-        clock = SourceClock(last, math.inf if last is None or near is not None else last + _DAY)
-        stream = with_times(entries, source, clock)
+        clock = SourceClock(source, last, math.inf if last is None or near is not None else last + _DAY)
+        stream = with_times(entries, clock)
         if (first := next(stream, None)) is not None:
             stream = chain((first,), stream)
             if clock.scale.dated:

@@ -17,7 +17,7 @@ from megatron_monitor.incidents import Transition, give_up
 from megatron_monitor.parsers.events import LogEvent
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.state import RunState
-from megatron_monitor.source_clock import SourceClock, TimedEvent, Timestamper
+from megatron_monitor.source_clock import SourceClock, TimedEvent
 
 _log = logging.getLogger(__name__)
 _MIN_SILENCE = 60.0  # seconds without a line after which a run has probably ended
@@ -33,7 +33,7 @@ class BacklogEvaluation:
         self._run = MonitoredRun(RunState(name=name, history=History(kept=False)))
         self._run.state.live = True
         self._source = ""
-        self._stamper: Timestamper | None = None
+        self._stamper: SourceClock | None = None
         self._failed = False
 
     def take(self, judge: Evaluator, source: str, entries: Sequence[LogEvent], written: float) -> None:
@@ -41,7 +41,7 @@ class BacklogEvaluation:
         if self._now - written < _MIN_SILENCE:  # it is probably live, and the work would delay its evaluation
             self._failed = True
         if self._stamper is None:
-            self._source, self._stamper = source, Timestamper(source, SourceClock(written))
+            self._source, self._stamper = source, SourceClock(source, written)
         if source != self._source:
             self._failed = True
         stamper = self._stamper
@@ -63,7 +63,7 @@ class BacklogEvaluation:
         """Return the transitions, oldest first; `zone`: seconds from the log's clock to ours."""
         if self._stamper is not None:
             self._fold(judge, self._stamper.flush())
-        if self._failed or self._stamper is None or not self._stamper.clock.scale.dated:
+        if self._failed or self._stamper is None or not self._stamper.scale.dated:
             return []
         run = self._run
         judge.finish(run, run.clock + _DEADLINE_SECONDS)

@@ -14,69 +14,24 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from megatron_monitor.parsers.events import Event, LogEvent, TimeShown
+from megatron_monitor.parsers.events import Event, LogEvent
 from megatron_monitor.run.log_clock import log_clock
 from megatron_monitor.source_clock.clock import SourceClock, TimedEvent
-from megatron_monitor.source_clock.stamps import SKEW
 from megatron_monitor.source_clock.steps import number_of, seconds_of
 
-__all__ = ["SourceClock", "TimedEvent", "Timestamper", "first_stamp_and_step", "with_times"]
+__all__ = ["SourceClock", "TimedEvent", "first_stamp_and_step", "with_times"]
 
 _LOOK_AHEAD = 100  # events after a step that are searched for its duration
-_MAX_WAITING = 10_000  # undated lines that wait for a dated one
 
 
-class Timestamper:
-    """Adds times to the events of one stream. A bare stamp (`TimeShown`) counts if the next stamp agrees."""
-
-    def __init__(self, source: str, clock: SourceClock | None = None) -> None:
-        self.clock = clock or SourceClock()
-        self._source = source
-        self._waiting: list[LogEvent] = []
-        self._shown: LogEvent | None = None
-        self._since: list[LogEvent] = []
-
-    def feed(self, entry: LogEvent) -> list[TimedEvent]:
-        """Add the next event. Return the events with known times, which may be earlier ones or none."""
-        raw = self.clock.scale.moment(entry.event)
-        if raw is None:
-            waiting = self._waiting if self._shown is None else self._since
-            waiting.append(entry)
-            return self.flush() if len(self._waiting) + len(self._since) >= _MAX_WAITING else []
-        settled = [] if self._shown is None else self._settle(raw)
-        if type(entry.event) is TimeShown:
-            self._shown = entry
-            return settled
-        return settled + self._place(entry, raw)
-
-    def flush(self) -> list[TimedEvent]:
-        """Return the events that still wait for a stamp."""
-        settled = [] if self._shown is None else self._settle(None)
-        return settled + self._place(None, None)
-
-    def _settle(self, raw: float | None) -> list[TimedEvent]:
-        """Use or drop the bare stamp, now that the next stamp `raw` is known."""
-        shown, since = self._shown, self._since
-        self._shown, self._since = None, []
-        printed = self.clock.scale.moment(shown.event) if shown is not None else None
-        placed = self._place(shown, printed) if printed is not None and (raw is None or printed <= raw + SKEW) else []
-        self._waiting += since
-        return placed
-
-    def _place(self, entry: LogEvent | None, raw: float | None) -> list[TimedEvent]:
-        waiting, self._waiting = self._waiting, []
-        return self.clock.place(waiting, entry, self._source, raw)
-
-
-def with_times(entries: Iterable[LogEvent], source: str, clock: SourceClock | None = None) -> Iterator[TimedEvent]:
+def with_times(entries: Iterable[LogEvent], clock: SourceClock) -> Iterator[TimedEvent]:
     """Yield every event at its time, in order. Events of a stream without any stamp come last (at infinity)."""
-    timestamper, rest, seen = Timestamper(source, clock), iter(entries), deque[LogEvent]()
-    steps = timestamper.clock.steps
+    rest, seen = iter(entries), deque[LogEvent]()
     while (entry := seen.popleft() if seen else next(rest, None)) is not None:
-        if not steps.stepped and steps.wants_seconds(entry.event):
-            timestamper.clock.first_seconds = _seconds_after(entry.event, rest, seen)
-        yield from timestamper.feed(entry)
-    yield from timestamper.flush()
+        if clock.steps.wants_seconds(entry.event):
+            clock.first_seconds = _seconds_after(entry.event, rest, seen)
+        yield from clock.feed(entry)
+    yield from clock.flush()
 
 
 def _seconds_after(step: Event, rest: Iterator[LogEvent], seen: deque[LogEvent]) -> float:

@@ -1,70 +1,66 @@
 """Places each event of one file at its time. See the package for the rules."""
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from megatron_monitor.parsers import events
-from megatron_monitor.parsers.events import Event, LogEvent
+from megatron_monitor.parsers.events import Event, LogEvent, TimeShown
 from megatron_monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
-from megatron_monitor.source_clock.stamps import StampScale
+from megatron_monitor.source_clock.stamps import SKEW, StampScale
 from megatron_monitor.source_clock.steps import ENDS, OF_ATTEMPTS, StepCounter, number_of, seconds_of
 
 _BEGINNINGS: frozenset[type[Event]] = frozenset({events.CheckpointSaveStarted, events.CheckpointLoadStarted})
 _OPEN: frozenset[type[Event]] = ((SETUP | EVALUATION | SAVE) - {events.MemoryReported}) - STEP
 """Progress at an unknown time, unless the line reports it."""
 _TIMELESS = _OPEN | (STEP - {events.TrainerProgressed, events.TrainerLogged})
+_MAX_WAITING = 10_000  # undated lines that wait for a dated one
 _WITH_SPAN = _TIMELESS | _BEGINNINGS | OF_ATTEMPTS | STEP
 
 
-class UndatedSpan(NamedTuple):
-    """The time that an undated line covers."""
+@dataclass(slots=True)
+class Undated:
+    """An undated line and the time that it covers."""
 
+    entry: LogEvent
     seconds: float = 0.0
     known: bool = False
     """The line reports how long it took, or took no time."""
     open: bool = False
     """The line is progress at an unknown time."""
-    begins: bool = False
-    """The line begins what a later line ends: it takes no time itself."""
     attempt: bool = False
     """The line is the first one of an attempt."""
     after_end: bool = False
     """An earlier line had ended the attempt before this one."""
     duration: float = 0.0
     """Seconds of the attempt's first step."""
-    step: bool = False
-    """The line is a step that took time."""
 
 
-def spans_of(
+def undated(
     steps: StepCounter, waiting: list[LogEvent], end: LogEvent | None, position: float, dated: bool
-) -> list[UndatedSpan]:
-    """Return the span of each undated event. `position`: the time before them. `end`: the dated event after them.
-    `dated`: an earlier line has printed a time.
+) -> list[Undated]:
+    """Return the lines with the time that each covers. `position`: the time before them. `end`: the dated event after
+    them. `dated`: an earlier line has printed a time.
     """
-    spans: list[UndatedSpan] = []
-    for entry, following in zip(waiting, _following(waiting, end), strict=True):
-        event = entry.event
-        kind = type(event)
+    found = [Undated(entry) for entry in waiting]
+    for one, following in zip(found, _following(waiting, end), strict=True):
+        event, kind = one.entry.event, type(one.entry.event)
         if kind not in _WITH_SPAN:
-            spans.append(UndatedSpan())
             continue
-        attempt, ended = steps.note(event), steps.ended
-        if attempt:
+        one.attempt = steps.note(event)
+        one.after_end = one.attempt and steps.ended
+        if one.attempt:
             steps.begin()
         first = not steps.stepped
         # a bar without its first drawing may have begun at any time
         loose = isinstance(event, events.TrainerProgressed) and bool(event.elapsed_seconds) and steps.is_new_bar(event)
         reported = steps.count_seconds(event, following, position, dated)
-        known, seconds = reported is not None, reported or 0.0
-        position += seconds
-        is_open = loose or (not known and (kind in _TIMELESS or (kind is events.TrainerLogged and not steps.bars)))
-        duration = seconds if first and steps.stepped else 0.0
-        step = seconds > 0 and kind in (events.IterationLogged, events.EngineStepLogged)
-        begins = kind in _BEGINNINGS
-        spans.append(UndatedSpan(seconds, known, is_open, begins, attempt, attempt and ended, duration, step))
-    _take_interruptions_out(steps, spans)
-    return spans
+        one.known, one.seconds = reported is not None, reported or 0.0
+        position += one.seconds
+        one.open = loose or (not one.known and (kind in _TIMELESS or (kind is events.TrainerLogged and not steps.bars)))
+        one.duration = one.seconds if first and steps.stepped else 0.0
+    _take_interruptions_out(steps, found)
+    return found
 
 
 def _following(waiting: list[LogEvent], end: LogEvent | None) -> list[int | None]:
@@ -81,39 +77,25 @@ def _following(waiting: list[LogEvent], end: LogEvent | None) -> list[int | None
     return following
 
 
-def _take_interruptions_out(steps: StepCounter, spans: list[UndatedSpan]) -> None:
+def _take_interruptions_out(steps: StepCounter, lines: list[Undated]) -> None:
     """Give an evaluation or save between two steps the time by which the second step exceeds the first one."""
     usual = steps.usual
-    between: list[int] = []
-    for index, span in enumerate(spans):
-        if span.attempt:
+    between: list[Undated] = []
+    for one in lines:
+        if one.attempt:
             usual, between = None, []
-        elif span.step:
-            more = span.seconds - usual if usual is not None else 0.0
+        elif one.seconds > 0 and number_of(one.entry.event) is not None:
+            more = one.seconds - usual if usual is not None else 0.0
             if between and more > 0:
                 for other in between:
-                    spans[other] = spans[other]._replace(seconds=more / len(between))
-                spans[index] = span._replace(seconds=span.seconds - more)
+                    other.seconds = more / len(between)
+                one.seconds -= more
             else:
-                usual = span.seconds
+                usual = one.seconds
             between = []
-        elif span.open:
-            between.append(index)
+        elif one.open:
+            between.append(one)
     steps.usual = usual
-
-
-def shares_of(spans: list[UndatedSpan], slack: float) -> list[float]:
-    """Return, for each line, the seconds before it from the `slack` that no line explains."""
-    shares = [0.0] * len(spans)
-    if slack <= 0:
-        return shares
-    # between two attempts any time may pass; what begins a save takes no time itself
-    after_end = [index for index, span in enumerate(spans) if span.after_end]
-    open_ones = [index for index, span in enumerate(spans) if span.open]
-    free = after_end or [index for index in open_ones if not spans[index].begins] or open_ones
-    for index in free:
-        shares[index] = slack / len(free)
-    return shares
 
 
 Proof = Literal["proved", "plausible", "unknown", "no_steps"]
@@ -141,42 +123,66 @@ class TimedEvent(LogEvent, gc=False):
 
 
 class SourceClock:
-    """Places the lines of one file: `written`, `latest`: see StampScale."""
+    """Adds times to the events of one stream. A bare stamp (`TimeShown`) counts if the next stamp agrees."""
 
-    def __init__(self, written: float | None = None, latest: float = float("inf")) -> None:
+    def __init__(self, source: str, written: float | None = None, latest: float = float("inf")) -> None:
+        """`written`, `latest`: see StampScale."""
         self.steps = StepCounter()
         self.scale = StampScale(written, latest, self.steps)
         self.first_seconds = 0.0
         """Seconds of an attempt's first step, which a later line reports."""
+        self._source = source
+        self._waiting: list[LogEvent] = []
+        self._shown: LogEvent | None = None
+        self._since: list[LogEvent] = []
         self._carried = False
         """Lines of unknown time were returned before a stamp came."""
 
-    def place(
-        self, waiting: list[LogEvent], dated: LogEvent | None, source: str, raw: float | None = None
-    ) -> list[TimedEvent]:
-        """Return the undated events and the dated one after them, which has the stamp `raw`. `dated` is None at the end
-        of the stream, or when too many events wait.
-        """
-        begin, scale = self.scale.now, self.scale
-        if not waiting and dated is not None and raw is not None:
-            at = scale.place(dated.event, raw)
-            return [self._dated(dated, at, source, "unknown" if scale.unsure else "proved")]
-        spans = spans_of(self.steps, waiting, dated, begin or 0.0, scale.dated)
-        if dated is None or raw is None:
-            return list(self._forward(waiting, spans, source))
-        printed = sum(span.seconds for span in spans)
-        at = scale.place(dated.event, raw, printed)
-        if begin is None:
-            found = list(self._backward(waiting, spans, at, source))
-        else:
-            found = list(self._between(waiting, spans, begin, at, dated, source))
-        carried, self._carried = self._carried, False
-        loose = any(span.open for span in spans)
-        unknown = scale.unsure or (carried and not loose)
-        found.append(self._dated(dated, at, source, "unknown" if unknown else "plausible" if loose else "proved"))
-        return found
+    def feed(self, entry: LogEvent) -> list[TimedEvent]:
+        """Add the next event. Return the events with known times, which may be earlier ones or none."""
+        raw = self.scale.moment(entry.event)
+        if raw is None:
+            waiting = self._waiting if self._shown is None else self._since
+            waiting.append(entry)
+            return self.flush() if len(self._waiting) + len(self._since) >= _MAX_WAITING else []
+        settled = self._settle(raw)
+        if type(entry.event) is TimeShown:
+            self._shown = entry
+            return settled
+        return settled + self._place(entry, raw)
 
-    def _dated(self, entry: LogEvent, at: float, source: str, proof: Proof) -> TimedEvent:
+    def flush(self) -> list[TimedEvent]:
+        """Return the events that still wait for a stamp."""
+        return self._settle(None) + self._forward()
+
+    def _settle(self, raw: float | None) -> list[TimedEvent]:
+        """Use or drop the bare stamp, now that the next stamp `raw` is known."""
+        shown, since = self._shown, self._since
+        self._shown, self._since = None, []
+        printed = self.scale.moment(shown.event) if shown is not None else None
+        placed = list[TimedEvent]()
+        if shown is not None and printed is not None and (raw is None or printed <= raw + SKEW):
+            placed = self._place(shown, printed)
+        self._waiting += since
+        return placed
+
+    def _place(self, dated: LogEvent, raw: float) -> list[TimedEvent]:
+        """Return the undated events that wait, and the dated one after them, which has the stamp `raw`."""
+        begin, scale = self.scale.now, self.scale
+        lines = self._take_waiting(dated)
+        at = scale.place(dated.event, raw, sum(one.seconds for one in lines))
+        found = self._backward(lines, at) if begin is None else self._between(lines, begin, at, dated.event)
+        loose = any(one.open for one in lines)
+        unknown = scale.unsure or (self._carried and bool(lines) and not loose)
+        self._carried = self._carried and not lines
+        proof: Proof = "unknown" if unknown else "plausible" if loose else "proved"
+        return [*found, self._dated(dated, at, proof)]
+
+    def _take_waiting(self, end: LogEvent | None) -> list[Undated]:
+        waiting, self._waiting = self._waiting, []
+        return undated(self.steps, waiting, end, self.scale.now or 0.0, self.scale.dated) if waiting else []
+
+    def _dated(self, entry: LogEvent, at: float, proof: Proof) -> TimedEvent:
         event = entry.event
         if self.steps.note(event):
             self.steps.begin()
@@ -184,61 +190,61 @@ class SourceClock:
         steps = self.steps.count(event, None)
         duration = (seconds_of(event) or self.first_seconds) * steps if first and steps else 0.0
         self.scale.now, self.first_seconds = at, 0.0
-        return TimedEvent.of(at, entry, source, proof, True, duration)
+        return TimedEvent.of(at, entry, self._source, proof, True, duration)
 
-    def _forward(self, waiting: list[LogEvent], spans: list[UndatedSpan], source: str) -> Iterator[TimedEvent]:
-        """Place events without a stamp after them: each as early as possible, the first at the first known time."""
-        if self.scale.now is None and not any(span.known for span in spans):
-            for entry in waiting:
-                yield TimedEvent.of(float("inf"), entry, source, "proved", False)
-            return
-        at = self.scale.now
+    def _forward(self) -> list[TimedEvent]:
+        """Place the waiting events, with no stamp after them: each as early as possible, the first at the first known
+        time.
+        """
+        at, lines = self.scale.now, self._take_waiting(None)
         if at is None:
-            index, first = next((index, span) for index, span in enumerate(spans) if span.known)
-            at, spans[index] = first.seconds, first._replace(seconds=0.0)
-        for entry, span in zip(waiting, spans, strict=True):
-            at += span.seconds
-            self._carried = self._carried or span.open
-            yield TimedEvent.of(at, entry, source, "plausible" if span.open else "proved", False, span.duration)
+            first = next((one for one in lines if one.known), None)
+            if first is None:
+                return [TimedEvent.of(float("inf"), one.entry, self._source, "proved", False) for one in lines]
+            at, first.seconds = first.seconds, 0.0
+        found = []
+        for one in lines:
+            at += one.seconds
+            self._carried = self._carried or one.open
+            found.append(self._undated(one, at, "plausible" if one.open else "proved"))
         self.scale.now = at
+        return found
 
-    def _backward(
-        self, waiting: list[LogEvent], spans: list[UndatedSpan], end: float, source: str
-    ) -> Iterator[TimedEvent]:
+    def _backward(self, lines: list[Undated], end: float) -> Iterator[TimedEvent]:
         """Place events before the first stamp: as long before it as they report."""
-        after = sum(span.seconds for span in spans)
-        after -= next((span.seconds for span in spans if span.known), 0.0)
+        after = sum(one.seconds for one in lines)
+        after -= next((one.seconds for one in lines if one.known), 0.0)
         timed = False
-        for entry, span in zip(waiting, spans, strict=True):
+        for one in lines:
             if timed:
-                after -= span.seconds
-            timed = timed or span.known
-            yield TimedEvent.of(end - max(after, 0.0), entry, source, "proved", False, span.duration)
+                after -= one.seconds
+            timed = timed or one.known
+            yield self._undated(one, end - max(after, 0.0), "proved")
 
-    def _between(
-        self, waiting: list[LogEvent], spans: list[UndatedSpan], begin: float, end: float, dated: LogEvent, source: str
-    ) -> Iterator[TimedEvent]:
+    def _between(self, lines: list[Undated], begin: float, end: float, dated: Event) -> Iterator[TimedEvent]:
         """Place events between two stamps: by the seconds they report, and open ones in the time that is left."""
-        at, slack = begin, self._slack(spans, end - begin, dated.event)
-        shares = shares_of(spans, slack)
+        at, slack = begin, self._slack(lines, end - begin, dated)
         # a job's `.err` counts no steps: its ends come last
-        ends = (
-            [] if self.steps.counting else [index for index, entry in enumerate(waiting) if type(entry.event) in ENDS]
-        )
-        if slack > 0 and ends and not any(shares):
-            shares[ends[0]] = slack
-        for index, (entry, span, share) in enumerate(zip(waiting, spans, shares, strict=True)):
-            at = min(at + span.seconds + share, end)
-            proof: Proof = "plausible" if span.open and not span.attempt else "proved"
-            if span.after_end:
+        ends = [] if self.steps.counting else [one for one in lines if type(one.entry.event) in ENDS]
+        # between two attempts any time may pass; what begins a save takes no time itself
+        free = [one for one in lines if one.after_end] or [one for one in lines if one.open]
+        free = [one for one in free if one.after_end or type(one.entry.event) not in _BEGINNINGS] or free or ends[:1]
+        sharing, last = set(map(id, free)), set(map(id, ends))
+        for one in lines:
+            at = min(at + one.seconds + (slack / len(free) if id(one) in sharing else 0.0), end)
+            proof: Proof = "plausible" if one.open and not one.attempt else "proved"
+            if one.after_end:
                 proof = "unknown"
-            elif index in ends:
+            elif id(one) in last:
                 proof = "no_steps"
-            yield TimedEvent.of(at, entry, source, proof, False, span.duration)
+            yield self._undated(one, at, proof)
 
-    def _slack(self, spans: list[UndatedSpan], passed: float, dated: Event) -> float:
+    def _undated(self, one: Undated, at: float, proof: Proof) -> TimedEvent:
+        return TimedEvent.of(at, one.entry, self._source, proof, False, one.duration)
+
+    def _slack(self, lines: list[Undated], passed: float, dated: Event) -> float:
         """Return how many of the `passed` seconds no line explains."""
-        printed = sum(span.seconds for span in spans)
+        printed = sum(one.seconds for one in lines)
         number, last = number_of(dated), 0.0
         if number is not None and number != self.steps.counted:  # else a copy
             last = (seconds_of(dated) or 0.0) * self.steps.peek(dated)

@@ -8,7 +8,7 @@ import pytest
 
 from megatron_monitor.parsers.events import IterationLogged, LogEvent, SoftwareSeen
 from megatron_monitor.simulate import Fault, Scenario
-from megatron_monitor.source_clock import with_times
+from megatron_monitor.source_clock import SourceClock, with_times
 from tests.commands import command, log_of
 from tests.monitor.core.following import arguments
 
@@ -81,15 +81,15 @@ def test_what_stands_before_the_first_time_gets_it() -> None:
     """Lines without any time before them are placed at the first that has one; a source without times at the end."""
     software = LogEvent(1, "r", SoftwareSeen(name="torch", version="2"), "")
     first = LogEvent(2, "r", IterationLogged(iteration=1, seconds_per_iteration=10.0), "")
-    assert [placed.at for placed in with_times([software, first], "a")] == [10.0, 10.0]
-    assert [placed.at for placed in with_times([software], "a")] == [float("inf")]
+    assert [placed.at for placed in with_times([software, first], SourceClock("a"))] == [10.0, 10.0]
+    assert [placed.at for placed in with_times([software], SourceClock("a"))] == [float("inf")]
 
 
 def test_a_clock_never_runs_backwards() -> None:
     """A rank whose clock is behind does not turn time back."""
     stamps = ("2026-01-01T00:00:10", "2026-01-01T00:00:05", "2026-01-01T00:00:12")
     entries = [LogEvent(1, "r", SoftwareSeen(name="x", version="1", logged_at=stamp), "") for stamp in stamps]
-    assert [placed.at % 60 for placed in with_times(entries, "a")] == [10, 10, 12]
+    assert [placed.at % 60 for placed in with_times(entries, SourceClock("a"))] == [10, 10, 12]
 
 
 ILLEGAL = "[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered\n"
