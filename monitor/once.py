@@ -15,7 +15,7 @@ from megatron_monitor.follow.finite import read_once
 from megatron_monitor.follow.messages import Unreadable
 from megatron_monitor.follow.mounts import read_mounts
 from megatron_monitor.follow.os_layer import OsLayer
-from megatron_monitor.identity import named
+from megatron_monitor.identity.naming import named
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.reading import Rules, evaluated_reader, own_rules

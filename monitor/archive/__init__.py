@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 from megatron_monitor.config import Config, Watch
 from megatron_monitor.follow.discovery import DiscoveredPath
 from megatron_monitor.follow.patterns import absolute
-from megatron_monitor.identity import named
+from megatron_monitor.identity.naming import named
 from megatron_monitor.once import files_of, read_all
 from megatron_monitor.reports.rows import Row, row_of
 from megatron_monitor.run import derived

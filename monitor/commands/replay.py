@@ -20,7 +20,7 @@ from megatron_monitor.commands.arguments import (
 from megatron_monitor.commands.progress import progress_bar
 from megatron_monitor.config import Config
 from megatron_monitor.detectors.base import duration
-from megatron_monitor.identity import named
+from megatron_monitor.identity.naming import named
 from megatron_monitor.incidents import Transition
 from megatron_monitor.once import files_of
 from megatron_monitor.parsers.events import LogEvent

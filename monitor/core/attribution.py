@@ -25,7 +25,7 @@ from megatron_monitor.core.run_streams import Due
 from megatron_monitor.core.saved import SavedSource
 from megatron_monitor.core.sources import Source
 from megatron_monitor.core.watched import Watched
-from megatron_monitor.identity import StreamIdentity, Verdict
+from megatron_monitor.identity import StreamIdentity, Verdict, naming
 from megatron_monitor.identity.naming import are_of_one_attempt, are_parts_of_one_log, experiment_name
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
@@ -64,7 +64,7 @@ class Attribution:
     def member(self, path: str, known: SavedSource | None) -> tuple[StreamIdentity, str]:
         """Return the identity of the stream at `path`, and its log. `known`: its saved form."""
         config, run = self._watched.config, known.run if known is not None else ""
-        named = identity.named(path, config.runs)
+        named = naming.named(path, config.runs)
         member = known.member if known is not None else StreamIdentity("", "")
         if known is None:
             member.take_key(identity.key_of(path, config.slurm.job_from))

@@ -33,7 +33,7 @@ from megatron_monitor.follow.messages import (
 )
 from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.follow.settings import QUEUE_SIZE, STOP_SECONDS
-from megatron_monitor.identity import named
+from megatron_monitor.identity.naming import named
 from megatron_monitor.notifiers.posting import opener
 from megatron_monitor.pushed import REFUSED
 from megatron_monitor.store import Store

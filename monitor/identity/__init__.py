@@ -19,7 +19,6 @@ from zlib import crc32
 
 from msgspec import Struct, field
 
-from megatron_monitor.config import Watch
 from megatron_monitor.identity import job_ids as ids
 from megatron_monitor.identity import naming
 from megatron_monitor.owners import by_host, owner_at, pod_of, unsure_pod
@@ -31,8 +30,6 @@ from megatron_monitor.parsers.events import (
     TrainerLogged,
     TrainerProgressed,
 )
-from megatron_monitor.parsers.redaction import masked_path
-from megatron_monitor.run.job import Candidate
 from megatron_monitor.run.restarts import JOB_VARIABLE
 from megatron_monitor.run.steps.copies import Report
 
@@ -48,14 +45,6 @@ Seen: TypeAlias = Mapping[Any, Sequence[Report]]
 """Counted iteration of a run -> its reports."""
 Verdict: TypeAlias = Literal["same", "ranks", "another", "unknown"]
 """`ranks`: two ranks of one training, which report the same steps with different values."""
-
-
-class RunName(NamedTuple):
-    """The run of a path, the reason, and the pattern that found the path."""
-
-    name: str
-    why: str
-    pattern: str
 
 
 class JobKey(NamedTuple):
@@ -136,14 +125,6 @@ class StreamIdentity(Struct, omit_defaults=True, gc=False):
         return not (self.key or self.steps or self.arguments is not None)
 
 
-def named(path: str, watches: Sequence[Watch] = ()) -> RunName:
-    """Return the run of the log at `path` by the configuration, as described in naming.py."""
-    path = posixpath.normpath(path)
-    led = naming.watch_of(path, watches)
-    name, why = naming.name_by(path, led, watches)
-    return RunName(name, why, masked_path(led.pattern))
-
-
 def key_of(path: str, job_from: str | None) -> JobKey:
     """Return the job key in a path. `job_from`: the operator's pattern, which then is the only one."""
     if job_from is not None:
@@ -161,14 +142,12 @@ def printed_key(value: str) -> JobKey:
     return JobKey(found, f"{JOB_VARIABLE} before the first iteration", trusted=True) if found else NO_KEY
 
 
-def candidate(member: StreamIdentity, path: str, job_from: str | None) -> Candidate | None:
-    """Return the id to ask Slurm about; `proven` if Slurm need not name the file as output. None: no id."""
+def candidate(member: StreamIdentity, path: str, job_from: str | None) -> JobKey:
+    """Return the id to ask Slurm about; not `trusted`: Slurm must name the file as the job's output. NO_KEY: no id."""
     if member.trusted:
-        return Candidate(member.key, proven=True)
-    if job_from is not None:
-        return None
-    found = ids.own_form(path) or ids.last_number(path)
-    return Candidate(found, proven=False) if found else None
+        return JobKey(member.key, member.key_why, trusted=True)
+    found = "" if job_from is not None else ids.own_form(path) or ids.last_number(path)
+    return JobKey(found, "a number in the name of its file") if found else NO_KEY
 
 
 def report_of(event: Event) -> tuple[float, Values] | None:

@@ -47,6 +47,14 @@ _STREAM_NAME = re.compile(r"std|err|\.e", re.IGNORECASE)
 _WILDCARD = re.compile(r"[*?\[]")
 
 
+class RunName(NamedTuple):
+    """The run of a path, the reason, and the pattern that found the path."""
+
+    name: str
+    why: str
+    pattern: str
+
+
 class PatternMatch(NamedTuple):
     """The entry of the configuration that found a path."""
 
@@ -57,8 +65,8 @@ class PatternMatch(NamedTuple):
     """The path below the pattern's fixed part. Empty for the file itself. None: it is not below."""
 
 
-def name_by(path: str, led: PatternMatch, watches: Sequence[Watch]) -> tuple[str, str]:
-    """Return the name of the run whose log is at `path`, a path without `.` and `..`, and the reason.
+def named(path: str, watches: Sequence[Watch] = ()) -> RunName:
+    """Return the run of the log at `path` by the configuration.
 
     `name:` has priority, then the group `run` of `name_from:`, then for a pod's log `NAMESPACE/OWNER`
     (monitor/owners.py), then the path from the fixed part of the pattern on, without a log's suffix and without the
@@ -68,19 +76,20 @@ def name_by(path: str, led: PatternMatch, watches: Sequence[Watch]) -> tuple[str
     stem. If two patterns gave the same names in different directories, the names begin with as many directories as
     distinguish them.
     """
-    watch = led.watch
+    path = posixpath.normpath(path)
+    led = watch_of(path, watches)
+    watch, owner = led.watch, owner_at(path)
     if watch is not None and watch.name is not None:
-        return _clean(watch.name), "name"
-    if watch is not None and watch.labels:
-        return _clean(run_at(path)), "labels"
-    if watch is not None and watch.name_from is not None:
-        named = found_group(watch.name_from, path, "run")
-        if named:
-            return _clean(named), "name_from"
-    owner = owner_at(path)
-    if owner is not None and owner.name:
-        return _clean(owner.name), owner.why
-    return _clean(_default(path, led, tuple([other.paths for other in watches if not other.name]))), "path"
+        name, why = watch.name, "name"
+    elif watch is not None and watch.labels:
+        name, why = run_at(path), "labels"
+    elif watch is not None and watch.name_from and (found := found_group(watch.name_from, path, "run")):
+        name, why = found, "name_from"
+    elif owner is not None and owner.name:
+        name, why = owner.name, owner.why
+    else:
+        name, why = _default(path, led, tuple([other.paths for other in watches if not other.name])), "path"
+    return RunName(_clean(name), why, masked_path(led.pattern))
 
 
 def watch_of(path: str, watches: Sequence[Watch]) -> PatternMatch:

@@ -7,8 +7,6 @@ log's and its user owns the log. The same id with another user, name or director
 
 from typing import Any, Final
 
-from msgspec import Struct
-
 from megatron_monitor.nodes.hostlist import is_node_name
 from megatron_monitor.parsers.events import Event, Failure, FailureSeen, LogEvent, ProcessExited, ProcessTerminated
 from megatron_monitor.run.ending import BARE
@@ -41,19 +39,15 @@ OVER: Final = frozenset({*_FAILURES, "COMPLETED", "FAILED"})
 """Final states: only a requeue starts the job again."""
 
 
-class Candidate(Struct, frozen=True):
-    """A possible job id. `proven`: more than a number in a file name shows it."""
-
-    id: str
-    proven: bool
-
-
-def refusal(state: RunState, job: SlurmJob, candidate: Candidate, owners: frozenset[int], now: float) -> str | None:
+def refusal(
+    state: RunState, job: SlurmJob, asked: str, owners: frozenset[int], now: float, *, proven: bool
+) -> str | None:
     """Return why this cannot be the run's job; None if it can. `owners`: user ids of the run's files. `now`: the
-    instant of Slurm's answer.
+    instant of Slurm's answer to the question about the job `asked`. `proven`: more than a number in a file name shows
+    that id.
     """
     known, answer, last = state.job, owners - _SHARED_OWNERS, state.unix(state.updated_at) or 0.0
-    if candidate.id not in (job.id, job.array_id):
+    if asked not in (job.id, job.array_id):
         return f"Slurm answered with job {job.id}"
     if answer and job.uid is not None and job.uid not in answer:
         return f"the job is {job.user}'s (uid {job.uid}), the log is uid {min(answer)}'s"
@@ -61,14 +55,14 @@ def refusal(state: RunState, job: SlurmJob, candidate: Candidate, owners: frozen
         return "the job ended before the log's last line"
     if known is not None and known.id == job.id:
         return None if _continues(known, job) else f"the id now belongs to another job: {job.name} of {job.user}"
-    return _unproven(state, job, candidate, last, now)
+    return _unproven(state, job, last, now, proven=proven)
 
 
-def _unproven(state: RunState, job: SlurmJob, candidate: Candidate, last: float, now: float) -> str | None:
+def _unproven(state: RunState, job: SlurmJob, last: float, now: float, *, proven: bool) -> str | None:
     """Return why a new job is not accepted as the run's; None if it is. Slurm's clock may differ from ours, so the time
     for which a job has run counts, too.
     """
-    if not (candidate.proven or _mentioned(state, job)):
+    if not (proven or _mentioned(state, job)):
         return f"its output is {job.output or 'unknown'}, and no line before the first iteration names it"
     if job.started_at is None or job.state in WAITING:
         return "the job has not begun"

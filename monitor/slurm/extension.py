@@ -16,8 +16,8 @@ from megatron_monitor.core import Core
 from megatron_monitor.core.extension import Extension
 from megatron_monitor.core.runs import Run
 from megatron_monitor.core.sources import TOGETHER, Source
-from megatron_monitor.identity import candidate, differs
-from megatron_monitor.run.job import OVER, RUNNING, WAITING, Candidate, proofs, refusal
+from megatron_monitor.identity import NO_KEY, JobKey, candidate, differs
+from megatron_monitor.run.job import OVER, RUNNING, WAITING, proofs, refusal
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobAnswered, JobQuestion
@@ -35,8 +35,8 @@ class JobQuery(Struct):
     """What Slurm was asked about a run, and what is to be asked next."""
 
     at: float = float("-inf")
-    candidate: Candidate | None = None
-    other: Candidate | None = None
+    candidate: JobKey = NO_KEY
+    other: JobKey = NO_KEY
     """Another job that may also write the run."""
     over: str = ""
     """Id of the last other job that did not write the run."""
@@ -111,15 +111,15 @@ class SlurmJobs(Extension):
             asked = asked_of(run)
             before, asked.at = asked.candidate, now
             asked.candidate, asked.other = self._candidates(run, asked.over)
-            asked.account = asked.account and asked.candidate == before
-            if asked.candidate is None:
+            asked.account = asked.account and asked.candidate.id == before.id
+            if not asked.candidate.id:
                 continue
             asked.waiting = True
             due.append(JobQuestion(name, asked.candidate.id, asked.account, attempt=run.state.attempt.number))
-            if asked.other is None:
-                run.state.second_job = ""
-            else:
+            if asked.other.id:
                 due.append(JobQuestion(name, asked.other.id, second_job=True))
+            else:
+                run.state.second_job = ""
         return due
 
     def _is_due(self, run: Run, now: float) -> bool:
@@ -142,7 +142,7 @@ class SlurmJobs(Extension):
         asked = asked_of(run)
         if answer.question.second_job:
             return self._take_other(run, answer, now)
-        if asked.candidate is None or answer.question.job != asked.candidate.id:
+        if answer.question.job != asked.candidate.id:
             return "refused"  # the run belongs to another job by now
         asked.waiting = False
         if answer.question.attempt not in (None, run.state.attempt.number):
@@ -163,10 +163,10 @@ class SlurmJobs(Extension):
         job = _merged(known, answered) if answer.question.account else answered
         return self._take_job(run, asked.candidate, job, now)
 
-    def _take_job(self, run: Run, of: Candidate, job: SlurmJob, now: float) -> str:
+    def _take_job(self, run: Run, of: JobKey, job: SlurmJob, now: float) -> str:
         """Accept the job, or log why it is refused."""
         asked = asked_of(run)
-        why = refusal(run.state, job, of, self._owners(run), now)
+        why = self._refusal(run, job, of, now)
         if why is not None:
             run.state.job = None
             _log_problem(run, f"job {of.id} is not accepted: {why}")
@@ -184,7 +184,7 @@ class SlurmJobs(Extension):
         _note_end(run, job, now)
         return "answered"
 
-    def _candidates(self, run: Run, over: str) -> tuple[Candidate | None, Candidate | None]:
+    def _candidates(self, run: Run, over: str) -> tuple[JobKey, JobKey]:
         """Return (the run's probable job, another job that may write the run too).
 
         The first comes from the file written last that names a job, because a requeued job may write a new file; of
@@ -194,16 +194,16 @@ class SlurmJobs(Extension):
         found = [
             (source.mtime, one, source)
             for source in self._files(run)
-            if (one := candidate(source.member, source.path, self._settings.job_from)) is not None
+            if (one := candidate(source.member, source.path, self._settings.job_from)).id
         ]
         newest = max((mtime for mtime, _, _ in found), default=0.0)
-        found.sort(key=lambda one: (one[1].proven and newest - one[0] < TOGETHER, one[0]))
+        found.sort(key=lambda one: (one[1].trusted and newest - one[0] < TOGETHER, one[0]))
         if not found:
-            return None, None
+            return NO_KEY, NO_KEY
         chosen = found[-1][1]
-        others = [Candidate(source.member.before, proven=True) for _, _, source in found if source.member.before]
+        others = [JobKey(source.member.before, "", trusted=True) for _, _, source in found if source.member.before]
         others += [one for mtime, one, source in found if newest - mtime < TOGETHER and source.has_steps]
-        return chosen, next((one for one in others if one.id != over and differs(one.id, chosen.id)), None)
+        return chosen, next((one for one in others if one.id != over and differs(one.id, chosen.id)), NO_KEY)
 
     def _failed(self, run: Run, answer: JobAnswered, now: float) -> str:
         if answer.gone:
@@ -228,19 +228,20 @@ class SlurmJobs(Extension):
     def _take_other(self, run: Run, answer: JobAnswered, now: float) -> str:
         """Record whether another running job writes the run too. Without an answer nothing changes."""
         job, asked, other = answer.job, asked_of(run), asked_of(run).other
-        if other is None or other.id != answer.question.job or (job is None and not answer.gone):
+        if other.id != answer.question.job or (job is None and not answer.gone):
             return "failed"
         running = job if job is not None and job.state in RUNNING else None
-        writes = running is not None and refusal(run.state, running, other, self._owners(run), now) is None
+        writes = running is not None and self._refusal(run, running, other, now) is None
         run.state.second_job, asked.over = (other.id, "") if writes else ("", other.id)
         return "answered"
 
     def _files(self, run: Run) -> list[Source]:
         return [self._core.sources[name] for name in run.state.sources if name in self._core.sources]
 
-    def _owners(self, run: Run) -> frozenset[int]:
-        """Return the known user ids of the run's files."""
-        return frozenset(source.owner for source in self._files(run) if source.owner is not None)
+    def _refusal(self, run: Run, job: SlurmJob, of: JobKey, now: float) -> str | None:
+        """Return why the job cannot be the run's; None if it can."""
+        owners = frozenset(source.owner for source in self._files(run) if source.owner is not None)
+        return refusal(run.state, job, of.id, owners, now, proven=of.trusted)
 
 
 def _execution(run: Run, job: str) -> str:

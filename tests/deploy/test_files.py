@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from megatron_monitor.cli import main as cli
 from megatron_monitor.config import load
-from megatron_monitor.identity import named
+from megatron_monitor.identity.naming import named
 from tests.conftest import loaded
 from tests.deploy.conftest import DEPLOY, StartPrometheus, environment
 from tests.deploy.test_rules import tool

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor import identity
 from megatron_monitor.config import Watch
+from megatron_monitor.identity import naming
 
 
 def run_name(path: str, watches: Sequence[Watch] = ()) -> str:
     """The name by the configuration alone."""
-    return identity.named(path, watches).name
+    return naming.named(path, watches).name
 
 
 def named(path: str, *patterns: str) -> str:

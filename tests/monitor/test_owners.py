@@ -3,7 +3,7 @@
 import pytest
 
 from megatron_monitor.config import load
-from megatron_monitor.identity import named
+from megatron_monitor.identity.naming import named
 from megatron_monitor.owners import by_host, owner, owner_at, plain
 from megatron_monitor.receiver.labels import plain_labels, run_of
 

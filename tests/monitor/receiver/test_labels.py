@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from megatron_monitor.config import load
-from megatron_monitor.identity import named
+from megatron_monitor.identity.naming import named
 from megatron_monitor.parsers.engine.prefixes import strip_prefixes
 from megatron_monitor.pushed import agent_at
 from megatron_monitor.receiver.labels import agent_of, followed, plain_labels, run_of, stream_file

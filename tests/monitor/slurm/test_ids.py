@@ -3,16 +3,18 @@
 import pytest
 
 from megatron_monitor.identity import StreamIdentity, candidate, key_of, printed_key
-from megatron_monitor.run.job import Candidate
 
 
-def asked(path: str, printed: str | None = None, job_from: str | None = None) -> Candidate | None:
-    """The id that Slurm is asked about for a log at `path` whose set-up prints SLURM_JOB_ID=`printed`."""
+def asked(path: str, printed: str | None = None, job_from: str | None = None) -> tuple[str, bool]:
+    """The id that Slurm is asked about for a log at `path` whose set-up prints SLURM_JOB_ID=`printed`, and whether it
+    is trusted.
+    """
     member = StreamIdentity("r", "path")
     member.take_key(key_of(path, job_from))
     if printed is not None and not member.trusted and printed_key(printed).id:
         member.take_key(printed_key(printed))
-    return candidate(member, path, job_from)
+    found = candidate(member, path, job_from)
+    return found.id, found.trusted
 
 
 @pytest.mark.parametrize(
@@ -28,23 +30,23 @@ def asked(path: str, printed: str | None = None, job_from: str | None = None) ->
         ("/l/train-1234-nid006149.out", "1234"),  # --output=%x-%j-%N.out
         ("/l/train-1234-jpbo-034-01.out", "1234"),
         ("/l/gpt-1300-v100-5678.out", "5678"),
-        ("/l/main_log.txt", None),
-        ("/l/1234/main_log.txt", None),
-        ("/l/gpt-20b.log", None),
-        ("/l/0012.log", None),
+        ("/l/main_log.txt", ""),
+        ("/l/1234/main_log.txt", ""),
+        ("/l/gpt-20b.log", ""),
+        ("/l/0012.log", ""),
     ],
 )
-def test_paths(path: str, expected: str | None) -> None:
+def test_paths(path: str, expected: str) -> None:
     """A number in a name says what Slurm is asked about, and proves nothing: a copy of the file has it too."""
-    assert asked(path) == (None if expected is None else Candidate(expected, proven=False))
+    assert asked(path) == (expected, False)
 
 
 def test_what_wins() -> None:
     """The site's pattern, the set-up, Slurm's name of a file, a number; nothing but digits."""
-    assert asked("/l/slurm-12.out", "77") == Candidate("77", proven=True)
-    assert asked("/l/main.log") is None
-    assert asked("/l/55/slurm-12.out", "77", r"/l/(?P<job>\d+)/") == Candidate("55", proven=True)
-    assert asked("/l/slurm-12.out", None, r"/x/(?P<job>\d+)/") is None
-    assert asked("/l/a.log", "12;reboot") is None
-    assert asked("/l/a.log", "١٢") is None
-    assert asked("/l/-rf/x.log", None, r"/l/(?P<job>[^/]+)/") is None
+    assert asked("/l/slurm-12.out", "77") == ("77", True)
+    assert asked("/l/main.log") == ("", False)
+    assert asked("/l/55/slurm-12.out", "77", r"/l/(?P<job>\d+)/") == ("55", True)
+    assert asked("/l/slurm-12.out", None, r"/x/(?P<job>\d+)/") == ("", False)
+    assert asked("/l/a.log", "12;reboot") == ("", False)
+    assert asked("/l/a.log", "١٢") == ("", False)
+    assert asked("/l/-rf/x.log", None, r"/l/(?P<job>[^/]+)/") == ("", False)
