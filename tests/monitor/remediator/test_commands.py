@@ -1,6 +1,7 @@
 """Slurm's clients: each thing that keeps a step from being done, and what is called in which order."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,19 +95,14 @@ class Site:
         (step,) = made.steps
         return step.status != "skipped", "" if step.status == "done" else step.outcome, made.new_job
 
-    @property
-    def calls(self) -> list[str]:
-        """What was done; questions left out."""
+    def called(self, *, questions: bool) -> list[str]:
+        """What was asked, or what was done."""
         path = self.bin / "calls"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [line for line in lines if not line.startswith(("scontrol show", "squeue"))]
+        return [line for line in lines if line.startswith(("scontrol show", "squeue")) is questions]
 
-    @property
-    def questions(self) -> list[str]:
-        """What was asked."""
-        path = self.bin / "calls"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [line for line in lines if line.startswith(("scontrol show", "squeue"))]
+    calls = property(partial(called, questions=False))
+    questions = property(partial(called, questions=True))
 
 
 @pytest.fixture
@@ -124,11 +120,23 @@ COMMANDS = {"cancel": CANCEL[1], "requeue": ("scontrol", "requeue", "1234"), "re
 # --- the job is still the one that was meant --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fields", [{"Restarts": 1}, {"StartTime": NOW - 10}, {"StartTime": NOW - 3700}])
-def test_a_job_that_was_started_anew_is_left_alone(site: Site, fields: dict[str, object]) -> None:
-    """By its count of restarts alone, and by its start alone: Slurm may start a job anew without counting it."""
+@pytest.mark.parametrize(
+    ("fields", "was", "why"),
+    [
+        # Slurm may start a job anew without counting it
+        *(({name: n}, WAS, "job 1234 was started again since")
+          for name, n in (("Restarts", 1), ("StartTime", NOW - 10), ("StartTime", NOW - 3700))),
+        ({"ArrayJobId": 500, "ArrayTaskId": 0}, WAS, "Slurm shows job 500_0 in place of 1234"),
+        ({}, replace(WAS, id="1235", array_id="1234"), "Slurm shows job 1234 in place of 1234"),
+        ({"UserId": f"bob({USER + 1})"}, WAS, "job 1234 now belongs to another user: bob"),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_another_by_now_is_left_alone(
+    site: Site, fields: dict[str, object], was: SlurmJob, why: str
+) -> None:
+    """By its count of restarts alone, its start alone, its id, its task, its user: its number was given anew."""
     site.job(**fields)
-    assert site.carry_out(*CANCEL) == (False, "not done: job 1234 was started again since")
+    assert site.carry_out(*CANCEL, was=was) == (False, f"not done: {why}")
     assert site.calls == []
 
 
@@ -180,24 +188,6 @@ def test_whose_file_it_is(site: Site, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module.os, "lstat", lambda *_, **__: foreign)
     why = f"{link} is not the file of the job's user"
     assert site.carry_out(*CANCEL, proof=[str(link)])[1] == f"not done: job 1234 is not proven: {why}"
-
-
-def test_another_id_or_task_is_another_job(site: Site) -> None:
-    """The id, and the task of an array, are those for which this was planned."""
-    site.job(ArrayJobId=500, ArrayTaskId=0)
-    assert site.carry_out(*CANCEL) == (False, "not done: Slurm shows job 500_0 in place of 1234")
-    site.job()
-    assert site.carry_out(*CANCEL, was=replace(WAS, id="1235", array_id="1234")) == (
-        False,
-        "not done: Slurm shows job 1234 in place of 1234",
-    )
-    assert site.calls == []
-
-
-def test_a_job_of_another_user_is_another_job(site: Site) -> None:
-    """Its number was given anew."""
-    site.job(UserId=f"bob({USER + 1})")
-    assert site.carry_out(*CANCEL) == (False, "not done: job 1234 now belongs to another user: bob")
 
 
 @pytest.mark.parametrize(
@@ -324,26 +314,34 @@ def test_a_job_that_could_not_be_told_from_another_stays_held(site: Site) -> Non
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
-    [("COMPLETED", (True, "not submitted: job 1234 has completed by itself")),
-     ("FAILED", (False, "not done: job 1234 is FAILED instead of CANCELLED"))],
+    ("state", "scripts", "said"),
+    [
+        # It ended by itself while it was cancelled: what has completed is not begun again.
+        ("COMPLETED", {}, (True, "not submitted: job 1234 has completed by itself")),
+        ("FAILED", {}, (False, "not done: job 1234 is FAILED instead of CANCELLED")),
+        # Waited for: an epilogue that takes a minute, a controller that is away, a queue that cannot be read.
+        ("COMPLETING", {}, "job 1234 is still COMPLETING"),
+        ("CANCELLED", {"sbatch": "echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1"},
+         "contact slurm controller"),
+        ("CANCELLED", {"squeue": "echo 'slurm_load_jobs error' >&2; exit 1"}, "squeue: exit 1: slurm_load_jobs error"),
+        # Only a number counts: the job that may have been submitted stays held.
+        ("CANCELLED", {"sbatch": "echo 'see 1240'"},
+         (False, "sbatch: no job number was printed; a held job may be in the queue")),
+    ],
 )  # fmt: skip
-def test_a_job_that_was_not_cancelled_is_not_followed(site: Site, state: str, said: tuple[bool, str]) -> None:
-    """It ended by itself while it was cancelled: what has completed is not begun again."""
+def test_what_keeps_a_new_job_from_its_begin(
+    site: Site, state: str, scripts: dict[str, str], said: tuple[bool, str] | str
+) -> None:
+    """Where the queue or the state of the old job says no, nothing is submitted; nothing is ever released."""
     site.job(state, EndTime=NOW)
-    assert site.carry_out("resubmit", SUBMIT, behind=True) == said
-    assert site.calls == []
-
-
-def test_a_job_that_is_ending_is_waited_for(site: Site) -> None:
-    """Its epilogue takes a minute; a controller that is away is, too."""
-    site.job("COMPLETING")
-    with pytest.raises(LaterError, match="job 1234 is still COMPLETING"):
-        site.carry_out("resubmit", SUBMIT, behind=True)
-    site.job("CANCELLED", EndTime=NOW)
-    site.client("sbatch", "echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(LaterError, match="contact slurm controller"):
-        site.carry_out("resubmit", SUBMIT, behind=True)
+    for name, text in scripts.items():
+        site.client(name, text)
+    if isinstance(said, str):
+        with pytest.raises(LaterError, match=said):
+            site.carry_out("resubmit", SUBMIT, behind=True)
+    else:
+        assert site.carry_out("resubmit", SUBMIT, behind=True) == said
+    assert [call.split()[:2] for call in site.calls] == [["sbatch", "--hold"]] * ("sbatch" in scripts)
 
 
 @pytest.mark.parametrize("fields", [{"Command": "(null)"}, {"WorkDir": ""}, {"Command": "x Command=y"}])
@@ -365,23 +363,6 @@ def test_another_users_job_is_not_submitted_anew(site: Site) -> None:
     assert site.carry_out("resubmit", SUBMIT, was=ENDED) == (False, why)
     assert site.check("resubmit", SUBMIT)[1] == why
     assert site.check("requeue", ("scontrol", "requeue", "1234"))[0]
-
-
-def test_a_queue_that_cannot_be_read_may_hold_a_job(site: Site) -> None:
-    """Nothing is submitted; it is asked again later."""
-    site.job("FAILED")
-    site.client("squeue", "echo 'slurm_load_jobs error' >&2; exit 1")
-    with pytest.raises(LaterError, match="squeue: exit 1: slurm_load_jobs error"):
-        site.carry_out("resubmit", SUBMIT, was=ENDED)
-    assert site.calls == []
-
-
-def test_a_number_that_is_not_printed_is_not_released(site: Site) -> None:
-    """Only a number counts: the job that may have been submitted stays held."""
-    site.client("sbatch", "echo 'see 1240'")
-    site.job("FAILED")
-    said = "sbatch: no job number was printed; a held job may be in the queue"
-    assert site.carry_out("resubmit", SUBMIT, was=ENDED) == (False, said)
 
 
 # --- before and afterwards --------------------------------------------------------------------------------------------
@@ -509,16 +490,10 @@ def test_a_new_job_that_is_gone_never_began(site: Site) -> None:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_is_held_is_changed_and_released(site: Site) -> None:
-    """In this order."""
-    assert site.carry_out("requeue", *HELD) == (True, "done")
-    assert site.calls == ["scontrol requeuehold 1234", "scontrol update JobId=1234 ExcNodeList=n-02",
-                          "scontrol release 1234"]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("refused", "how", "called"),
     [
+        ("none", "", ["requeuehold", "update", "release"]),
         ("requeuehold", "exit 1", ["requeuehold"]),
         ("requeuehold", "exec sleep 30", ["requeuehold", "release"]),
         ("update", "exit 1", ["requeuehold", "update", "release"]),
@@ -529,13 +504,15 @@ def test_a_job_that_is_held_is_changed_and_released(site: Site) -> None:
 def test_a_job_that_may_be_held_is_released(
     site: Site, monkeypatch: pytest.MonkeyPatch, refused: str, how: str, called: list[str]
 ) -> None:
-    """What was refused is not held; what did not end in time may be. The outcome is the failure."""
+    """It is held, changed and released. What was refused is not held; what did not end in time may be. The outcome is
+    the failure.
+    """
     site.job(refused=refused, how=how)
     monkeypatch.setattr(module, "TIMEOUT", 0.3 if "sleep" in how else 20.0)
     ok, outcome = site.carry_out("requeue", *HELD)
-    assert not ok
-    assert outcome.startswith(f"scontrol {refused}: ")
-    assert [call.split()[1] for call in site.calls] == called
+    assert (ok, outcome.startswith(f"scontrol {refused}: ")) == (not how, bool(how))
+    typed = {command[1]: " ".join(command) for command in HELD}
+    assert site.calls == [typed[one] for one in called]
 
 
 @pytest.mark.parametrize("command", [("rm", "-rf", "/x"), ("scancel", "1234", "x")])
