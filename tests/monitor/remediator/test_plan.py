@@ -55,6 +55,12 @@ def course(*steps: Step, **more: Any) -> Execution:
     return Execution(**{**fields, **more})
 
 
+def courses(earlier: list[dict[str, Any]], **usual: Any) -> list[Execution]:
+    """Several, each unlike the usual in these fields."""
+    rows = [{**usual, **more} for more in earlier]
+    return [course(*more.pop("steps", ()), number=number, **more) for number, more in enumerate(rows)]
+
+
 def planned(
     of: Remediation | None = None,
     of_job: SlurmJob | None = None,
@@ -124,45 +130,34 @@ def test_only_one_policy_is_at_work_on_a_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("earlier", "why_not"),
+    ("of", "earlier", "why_not"),
     [
-        ([{}], False),
-        ([{}, {}], True),
-        ([{}, {"planned_at": NOW - DAY + 1.0}], True),
-        ([{}, {"planned_at": NOW - DAY}], False),
-        ([{}, {"planned_at": NOW - 3 * DAY}], False),
-        ([{}, {"remediation": "q"}], True),
-        ([{}, {"remediation": "q", "steps": [Step("dump_stacks", status="done")]}], False),
-        ([{}, {"remediation": "q", "steps": [Step("requeue", status="skipped")]}], False),
-        ([{}, {"steps": [Step("dump_stacks", status="done")]}], True),
-        ([{}, {"run": "other"}], False),
-        ([{}, {"run": "z"}], False),
-        ([{}, {"remediation": "a", "steps": [Step("dump_stacks", status="done")]}], False),
-        ([{}, {"dry_run": True}], False),
-        ([{}, {}, {}], True),
+        (policy(), [{}], False),
+        (policy(), [{}, {}], True),
+        (policy(), [{}, {"planned_at": NOW - DAY + 1.0}], True),
+        (policy(), [{}, {"planned_at": NOW - DAY}], False),
+        (policy(), [{}, {"planned_at": NOW - 3 * DAY}], False),
+        (policy(), [{}, {"remediation": "q"}], True),
+        (policy(), [{}, {"remediation": "q", "steps": [Step("dump_stacks", status="done")]}], False),
+        (policy(), [{}, {"remediation": "q", "steps": [Step("requeue", status="skipped")]}], False),
+        (policy(), [{}, {"steps": [Step("dump_stacks", status="done")]}], True),
+        (policy(), [{}, {"run": "other"}], False),
+        (policy(), [{}, {"run": "z"}], False),
+        (policy(), [{}, {"remediation": "a", "steps": [Step("dump_stacks", status="done")]}], False),
+        (policy(), [{}, {"dry_run": True}], False),
+        (policy(), [{}, {}, {}], True),
+        # what only dumps counts its own: another policy's restarts are no reason to dump no stacks
+        (policy(DUMP), [{"remediation": "q"}, {"remediation": "q"}], False),
+        # a dry run is said no more often than it would be done
+        (policy(dry_run=True), [{"dry_run": True, "steps": [Step("requeue", status="dry_run")]}] * 2, True),
     ],
 )
-def test_a_policy_acts_so_often_in_a_day(earlier: list[dict[str, Any]], why_not: bool) -> None:
+def test_a_policy_acts_so_often_in_a_day(of: Remediation, earlier: list[dict[str, Any]], why_not: bool) -> None:
     """Twice: its own courses on this run in the last 24 hours, and all that ended an attempt of it or began one, of
     whichever policy; real ones for a policy that acts.
     """
-    courses = [
-        course(*more.get("steps", ()), number=number, **{k: v for k, v in more.items() if k != "steps"})
-        for number, more in enumerate(earlier)
-    ]
-    assert (refused(None, None, None, *courses) == "remediations have acted 2 times in 24 hours") is why_not
-
-
-def test_what_only_dumps_counts_its_own() -> None:
-    """Another policy's restarts are no reason to dump no stacks."""
-    earlier = [course(number=number, remediation="q") for number in range(2)]
-    assert refused(policy(DUMP), None, None, *earlier) == ""
-
-
-def test_a_dry_run_counts_the_dry_runs() -> None:
-    """It is said no more often than it would be done."""
-    courses = [course(Step("requeue", status="dry_run"), number=one, dry_run=True) for one in range(2)]
-    assert "2 times in 24 hours" in refused(policy(dry_run=True), None, None, *courses)
+    why = refused(of, None, None, *courses(earlier))
+    assert why == ("remediations have acted 2 times in 24 hours" if why_not else "")
 
 
 @pytest.mark.parametrize(
@@ -206,36 +201,29 @@ def test_the_same_incident_is_not_planned_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("earlier", "gave_up"),
+    ("of", "earlier", "gave_up"),
     [
-        ([{}, {}], False),
-        ([{}, {}, {}], True),
-        ([{}, {}, {}, {}], True),
-        ([{}, {}, {"checkpoint": 100}], False),
-        ([{}, {}, {"run": "other"}], False),
-        ([{}, {}, {"steps": [Step("cancel", status="done")]}], False),
-        ([{}, {}, {"steps": [Step("requeue", status="skipped")]}], False),
+        (policy(), [{}, {}], False),
+        (policy(), [{}, {}, {}], True),
+        (policy(), [{}, {}, {}, {}], True),
+        (policy(), [{}, {}, {"checkpoint": 100}], False),
+        (policy(), [{}, {}, {"run": "other"}], False),
+        (policy(), [{}, {}, {"steps": [Step("cancel", status="done")]}], False),
+        (policy(), [{}, {}, {"steps": [Step("requeue", status="skipped")]}], False),
+        (policy(DUMP), [{}, {}, {}], False),  # it restarts nothing: others' restarts are not its own
+        # restarts that were only written down count for a dry run alone: an armed policy has made none of them
+        *((policy(attempts=1, dry_run=dry), [{"dry_run": earlier}], dry or not earlier)
+          for dry in (True, False) for earlier in (True, False)),
     ],
-)
+)  # fmt: skip
 def test_after_three_restarts_without_a_new_checkpoint_the_job_is_ended(
-    earlier: list[dict[str, Any]], gave_up: bool
+    of: Remediation, earlier: list[dict[str, Any]], gave_up: bool
 ) -> None:
     """Restarts of this run at this checkpoint, that were tried."""
-    courses = []
-    for number, more in enumerate(earlier):
-        steps = more.pop("steps", [Step("requeue", status="failed")])
-        courses.append(course(*steps, number=number, **{"checkpoint": 50, "planned_at": NOW - 2 * DAY, **more}))
-    made = planned(None, None, None, *courses)
+    tried = [Step("requeue", status="failed")]
+    made = planned(of, None, None, *courses(earlier, checkpoint=50, planned_at=NOW - 2 * DAY, steps=tried))
     assert made.gave_up is gave_up
-    assert commands(made) == (["scancel 12"] if gave_up else ["scontrol requeue 12"])
-
-
-def test_a_policy_that_restarts_nothing_gives_nothing_up() -> None:
-    """Others' restarts are not its own."""
-    earlier = [course(number=number, planned_at=NOW - 2 * DAY, checkpoint=50) for number in range(3)]
-    made = planned(policy(DUMP), None, None, *earlier)
-    assert not made.gave_up
-    assert [step.action for step in made.steps] == ["dump_stacks"]
+    assert [step.action for step in made.steps] == (["cancel"] if gave_up else [one.type for one in of.actions])
 
 
 def test_a_job_that_is_over_is_not_resubmitted_for_the_fourth_time() -> None:
@@ -358,24 +346,25 @@ def test_a_drain_takes_the_named_nodes_of_the_job_alone() -> None:
 @pytest.mark.parametrize(
     ("earlier", "why_not"),
     [
-        ({"run": "other"}, "2 nodes were drained within an hour"),
-        ({"run": "other", "dry_run": True}, ""),
-        ({"run": "other", "dry_run": False, "of_dry": True}, ""),
-        ({"run": "other", "action": "requeue"}, ""),
-        ({"run": "other", "action": "cancel"}, ""),
-        ({"run": "other", "status": "unknown"}, "2 nodes were drained within an hour"),
-        ({"run": "other", "status": "skipped"}, ""),
-        ({"run": "other", "planned_at": NOW - 3600.0}, ""),
-        ({"run": "other", "planned_at": NOW - 7200.0}, ""),
-        ({"run": "other", "nodes": "n-02"}, ""),
+        ({}, "2 nodes were drained within an hour"),
+        ({"dry_run": True}, ""),
+        ({"of_dry": True}, ""),
+        ({"action": "requeue"}, ""),
+        ({"action": "cancel"}, ""),
+        ({"status": "unknown"}, "2 nodes were drained within an hour"),
+        ({"status": "skipped"}, ""),
+        ({"planned_at": NOW - 3600.0}, ""),
+        ({"planned_at": NOW - 7200.0}, ""),
+        ({"nodes": "n-02"}, ""),
     ],
 )
 def test_two_nodes_an_hour_are_drained_over_all_runs(earlier: dict[str, Any], why_not: str) -> None:
     """What a log prints may be printed by many: jobs that print it drain no cluster."""
-    of = {"nodes": "n-[08-09]", "action": "drain", "status": "done", "of_dry": False, **earlier}
+    usual = {"nodes": "n-[08-09]", "action": "drain", "status": "done", "planned_at": NOW - 3599.0}
+    of: dict[str, Any] = {**usual, "dry_run": False, "of_dry": False, **earlier}
     command = ["scontrol", "update", f"NodeName={of['nodes']}", "State=DRAIN", "Reason=x"]
-    fields = {name: value for name, value in earlier.items() if name in ("run", "dry_run", "planned_at")}
-    before = course(Step(of["action"], [command], status=of["status"]), **{"planned_at": NOW - 3599.0, **fields})
+    step = Step(of["action"], [command], status=of["status"])
+    before = course(step, run="other", dry_run=of["dry_run"], planned_at=of["planned_at"])
     made = planned(policy(DRAIN, dry_run=of["of_dry"]), None, hang("n-02"), before)
     assert too_many_drained(made, Record(0.0, [before]), 0, 1000) == why_not
 
@@ -429,15 +418,3 @@ def test_a_requeue_without_a_node_is_tried_with_a_job_like_it(options: list[str]
     assert [" ".join(one) for one in trials_of(made)] == ["sbatch --test-only --nodes=4 --exclude=n-02 --wrap=:"][
         :tests
     ]
-
-
-@pytest.mark.parametrize(("dry_run", "earlier_dry", "gave_up"), [
-    (True, True, True), (True, False, True), (False, False, True), (False, True, False),
-])  # fmt: skip
-def test_restarts_that_were_only_written_down_count_for_a_dry_run_alone(
-    dry_run: bool, earlier_dry: bool, gave_up: bool
-) -> None:
-    """An armed policy has made none of them."""
-    earlier = course(dry_run=earlier_dry, checkpoint=50)
-    made = planned(policy(attempts=1, dry_run=dry_run), None, None, earlier)
-    assert made.gave_up is gave_up
