@@ -72,7 +72,6 @@ def _clock(seconds: float) -> str:
 
 _TEMPLATES = Environment(undefined=StrictUndefined, keep_trailing_newline=True)  # noqa: S701 - text, not HTML
 _TEMPLATES.filters.update(f=format, repr=repr)
-_TEMPLATES.globals.update(clock=_clock, exp=math.exp, tflops=_tflops)
 
 
 @cache
@@ -91,19 +90,16 @@ def say(name: str, scenario: Scenario, at: float, **others: Any) -> str:
     return filled(scenario.program.says.get(name) or TEXTS["texts"].get(name, ""), scenario, at, **others)
 
 
-def arguments(scenario: Scenario, first_iteration: int) -> str:
-    """Return the arguments dump of the scenario. A size of 0 is not printed."""
-    loaded = first_iteration - 1
+def _arguments(scenario: Scenario, loaded: int) -> str:
     values = {name: filled(text, scenario, 0.0, loaded=loaded) for name, text in TEXTS["arguments"].items()}
     return "".join(f"  {name} {'.' * max(2, 48 - len(name))} {value}\n" for name, value in values.items() if value)
 
 
 def set_up(scenario: Scenario, first_iteration: int, begun: float = 0.0) -> Iterator[tuple[float, str]]:
-    """Yield (share of the start-up time, text) of an attempt that began at `begun`: banners, arguments, milestones."""
-    if not scenario.program.facts.megatron:
-        yield 0.1, say("running", scenario, begun)
-        return
-    figures = {"arguments": arguments(scenario, first_iteration), "loaded": first_iteration - 1}
-    for row in TEXTS["set_up"]:
-        if text := filled(row["text"], scenario, begun + row["share"] * scenario.start_seconds, **figures):
-            yield row["share"], text
+    """Yield (share of the start-up time, text or "") of an attempt that began at `begun`: banners, arguments."""
+    for row in scenario.program.set_up:
+        at = begun + row["share"] * scenario.start_seconds
+        yield row["share"], filled(row["text"], scenario, at, loaded=first_iteration - 1)
+
+
+_TEMPLATES.globals.update(arguments=_arguments, clock=_clock, exp=math.exp, tflops=_tflops)

@@ -14,7 +14,9 @@ class SimulatedProgram:
 
     facts: Program
     says: dict[str, str]
-    """Its templates for a step, a validation, a save and its end. `begin` if its start-up differs from Megatron's."""
+    """Its templates for a step, a validation, a save and its end."""
+    set_up: list[dict[str, Any]]
+    """What it prints from the launch to the first iteration: the share of the start-up time, and the text."""
     stamped: bool = False
     """True if it prints a timestamp in each line."""
 
@@ -24,9 +26,9 @@ class SimulatedProgram:
         return self.facts.megatron and not (self.stamped and self.facts.pauses_timer_if_stamped)
 
 
-def _program(format_name: str, stamped: bool = False, **says: str) -> SimulatedProgram:
+def _program(format_name: str, stamped: bool = False, set_up: Any = None, **says: str) -> SimulatedProgram:
     known = BY_NAME.get(format_name) or Program(format_name, megatron=False)
-    return SimulatedProgram(known, {**TEXTS["shared"], **says}, stamped)
+    return SimulatedProgram(known, {**TEXTS["shared"], **says}, set_up or TEXTS["set_up"], stamped)
 
 
 TEXTS: dict[str, Any] = table_in("megatron_monitor.simulate", "programs.toml")

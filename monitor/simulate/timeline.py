@@ -84,16 +84,12 @@ def timeline(scenario: Scenario) -> Iterator[Emission]:
 
 def _attempt(scenario: Scenario, run: Run, truncated: bool = False) -> Iterator[Emission]:
     begun = run.at
-    if "begin" in scenario.program.says:
-        run.at += scenario.start_seconds / 2
-        yield Emission(run.at, say("begin", scenario, run.at))
-        run.at += scenario.start_seconds / 2
-        return
-    for share, text in lines.set_up(scenario, run.iteration + 1, begun):
-        run.at = begun + share * scenario.start_seconds
-        if truncated and share > 0.3:
+    for number, (share, text) in enumerate(lines.set_up(scenario, run.iteration + 1, begun)):
+        if truncated and number and share > 0.3:
             return
-        yield Emission(run.at, text)
+        run.at = begun + share * scenario.start_seconds
+        if text:
+            yield Emission(run.at, text)
     run.since_start = 0
     run.pending_overhead = 0.0
 

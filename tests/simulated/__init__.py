@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
+from megatron_monitor.parsers.programs import BY_NAME
 from megatron_monitor.simulate.lines import Step
 from megatron_monitor.simulate.scenario import PROGRAMS, Scenario
 from megatron_monitor.simulate.timeline import Run
 from tests.simulated import effects  # noqa: F401 - adds its faults
 
-WITH_MEGATRON_SETUP = [name for name, program in PROGRAMS.items() if "begin" not in program.says]
+WITH_MEGATRON_SETUP = [name for name, program in PROGRAMS.items() if program.facts.name in BY_NAME]
 """Programs that print Megatron's lines of set-up and of saves."""
 
 _SHARES = {"data": (0.002, 0.02), "communication": (0.02, 0.2), "optimizer": (0.01, 0.08), "outside": (0.01, 0.1)}
