@@ -31,7 +31,7 @@ from megatron_monitor.serve.latest import LatestSnapshot
 from megatron_monitor.services import Services, StartError
 from megatron_monitor.snapshot import EVERYTHING, Snapshot, ViewRequest, merged
 from megatron_monitor.store import StateInUseError, StateNewerError
-from megatron_monitor.system.clock import Clock, SystemClock
+from megatron_monitor.system.clock import SystemClock
 from megatron_monitor.system.flag import Flag
 from megatron_monitor.system.systemd import ServiceManager
 
@@ -61,12 +61,10 @@ class ReloadError(Exception):
 class Daemon:
     """The observer process: call `start`, then `run`, which returns after `stop`."""
 
-    def __init__(
-        self, config: Config, clock: Clock | None = None, configure: Callable[[], Config] | None = None
-    ) -> None:
+    def __init__(self, config: Config, configure: Callable[[], Config]) -> None:
         """Bind the address. `configure` reads the configuration again, for a reload. Raises StartError, ConfigError."""
         self.config = config
-        self.clock = clock or SystemClock()
+        self.clock = SystemClock()
         self._parts = services(self)
         self.live = LiveCore(self.followed, self.clock)
         self._core = self.live.core
@@ -240,8 +238,6 @@ class Daemon:
     # --- configuration ----------------------------------------------------------------------------------------------
 
     def _reload(self) -> None:
-        if self._configure is None:
-            return
         self._manager.reloading(self.clock.monotonic())
         try:
             self._apply(self._configure())
@@ -313,7 +309,7 @@ def _show_threads(*_: object) -> None:
         os.write(sys.stderr.fileno(), "".join(stacks).encode("utf-8", "replace"))
 
 
-def serve(config: Config, configure: Callable[[], Config] | None = None) -> None:
+def serve(config: Config, configure: Callable[[], Config]) -> None:
     """Run the daemon in the foreground until SIGTERM or SIGINT. Raises StartError.
 
     SIGTERM ends the daemon after its final metrics were served (`shutdown_grace_period`); SIGINT or a second SIGTERM
@@ -323,7 +319,7 @@ def serve(config: Config, configure: Callable[[], Config] | None = None) -> None
     faulthandler.register(
         signal.SIGUSR1, file=sys.stderr, all_threads=False, chain=True
     )  # the loop's stack, if it is blocked
-    daemon = Daemon(config, configure=configure)
+    daemon = Daemon(config, configure)
     daemon.start()
     signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
     signal.signal(signal.SIGINT, lambda *_: daemon.stop(at_once=True))  # Ctrl-C

@@ -17,7 +17,7 @@ from megatron_monitor.follow.inbox import Inbox
 from megatron_monitor.follow.messages import Position
 from megatron_monitor.follow.settings import OLD_SECONDS, QUEUE_SIZE, FollowSettings
 from megatron_monitor.pushed import AgentStates
-from megatron_monitor.system.clock import Clock, SteadyClock, SystemClock
+from megatron_monitor.system.clock import Clock, SteadyClock
 
 _log = logging.getLogger(__name__)
 
@@ -62,14 +62,14 @@ class Instants:
 class LiveCore:
     """Call `start`, then `take`, then `stop`. All methods but `wake` are for one thread."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock) -> None:
         """Raises ConfigError."""
-        self.clock = clock or SystemClock()
+        self.clock = clock
         self.core = Core(config)
         self.core.dormant_seconds = OLD_SECONDS
         self._instants = Instants(self.core, self.clock)
         self._inbox = Inbox(QUEUE_SIZE)
-        self._follower: Follower | None = None
+        self._follower: Follower  # from `start` on
         self._taken_until = math.inf  # instant until which all read lines are in the core; inf: during the backlog
         self._evaluated_until = -math.inf
         self.agents: Callable[[], AgentStates] | None = None
@@ -86,8 +86,7 @@ class LiveCore:
 
     def stop(self, seconds: float) -> None:
         """End the reader threads, within so many seconds."""
-        if self._follower is not None:
-            self._follower.stop(seconds)
+        self._follower.stop(seconds)
 
     def reconfigure(self, config: Config) -> None:
         """Continue with another configuration after `stop`. The state stays."""
@@ -122,7 +121,7 @@ class LiveCore:
         self.core.listen(stopped, now, self.agents() if self.agents is not None else None)
         late = max((max(one.unobserved_seconds, one.overdue_seconds) for one in mounts), default=0.0)
         self.core.read_until = min(now - late, self._taken_until)
-        if self._follower is not None and not self._follower.alive:
+        if not self._follower.alive:
             raise RuntimeError("a reader thread ended: its traceback is above")
         self._evaluated_until = max(self._evaluated_until, min(now, self._taken_until))
         return self._evaluated_until
@@ -136,7 +135,7 @@ class LiveCore:
     @property
     def over(self) -> bool:
         """True if all input came from standard input, and that has ended."""
-        return self._follower is not None and self._follower.over and self._inbox.empty()
+        return self._follower.over and self._inbox.empty()
 
     def now(self) -> float:
         """Return the present instant."""
@@ -144,12 +143,11 @@ class LiveCore:
 
     def mounts(self) -> tuple[MountStatus, ...]:
         """Return the status of each reader, without I/O."""
-        return self._follower.status() if self._follower is not None else ()
+        return self._follower.status()
 
     def _follow(self, positions: dict[str, Position]) -> None:
         interval = self.core.config.poll_interval
         settings = FollowSettings(interval, 20 * interval, max_open_files=room_for_logs())
-        if not (wanted := watches(self.core.config)):
-            return  # all lines come from Kafka
+        wanted = watches(self.core.config)  # none if all lines come from Kafka
         self._follower = Follower(wanted, positions, self._inbox, settings=settings, clock=self.clock)
         self._follower.start()

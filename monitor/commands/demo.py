@@ -47,7 +47,7 @@ def demo(fault: str, listen: str, iterations: int) -> None:
             "", (f"listen={listen}", f"state_dir={directory}/state", f"runs=[{{paths: [{log}]}}]", *_SETTINGS)
         )
         try:
-            daemon = Daemon(config)
+            daemon = Daemon(config, lambda: config)
             daemon.start()
         except StartError as error:
             fail(error)

@@ -131,7 +131,7 @@ def test_a_newer_state_is_neither_read_nor_overwritten(tmp_path: Path) -> None:
     config = load_config("", [f"state_dir={tmp_path}", "listen=127.0.0.1:0"])
     for _ in range(2):  # the directory was let go
         with pytest.raises(StartError, match=rf"version {VERSION + 1}.*--set state_dir=DIR.* move the file away"):
-            Daemon(config).start()
+            Daemon(config, lambda: config).start()
     assert (tmp_path / "state").read_bytes() == of_version(VERSION + 1)
     assert {path.name for path in tmp_path.iterdir()} <= {"state", "lock"}
 
