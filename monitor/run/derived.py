@@ -135,7 +135,7 @@ def eta(state: RunState) -> float | None:
 def unsaved_progress_seconds(state: RunState) -> float | None:
     """Return the iteration time since the last complete checkpoint, which a crash would lose; 0 after the end."""
     attempt = state.attempt
-    if attempt.phase == "finished" or (attempt.phase == "exiting" and not state.live):
+    if attempt.phase == "finished" or (attempt.phase == "exiting" and not state.live and not attempt.ending.partial):
         return 0.0
     return attempt.seconds_since_checkpoint if attempt.iterations or state.iterations_total else None
 
@@ -147,7 +147,7 @@ def run_state(state: RunState, history: bool) -> str:
         return "stopped"
     if attempt.phase in ENDED:
         return STATE_OF_PHASE[attempt.phase]
-    if attempt.phase == "exiting" and (history or not state.live):
+    if attempt.phase == "exiting" and (history or not state.live) and not attempt.ending.partial:
         return "finished"
     if state.lost or history:
         return "lost"

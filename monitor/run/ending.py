@@ -114,6 +114,8 @@ class Evidence(Struct, frozen=True):
     """Instant of a later step, which may have been delayed."""
     stream: str = ""
     """Its stream: the order of lines is known within a stream only."""
+    clock: float | None = None
+    """The time of its line on the log's clock, which may be estimated."""
 
 
 class Ending(Struct, frozen=True):
@@ -142,6 +144,11 @@ class Ending(Struct, frozen=True):
     """True: a process has ended or was killed."""
     hint: Evidence | None = None
     """For a running attempt: the probable cause, with evidence before a possibly delayed step."""
+
+    @property
+    def partial(self) -> bool:
+        """True: some processes have ended, and others have not."""
+        return self.state == "exiting" and self.ended > 0 and self.killed_at is None
 
 
 RUNNING = Ending()
@@ -213,14 +220,14 @@ def _over(it: _RankedEvidence) -> Ending | None:
         return None
     failed = _job_failed(it, [row for row in it.fatal if row.sort != "exit" or row.exit_code is not None])
     if failed is None and over.sort == "finished":
-        failed = _failed_behind(it, over.at, own)
+        failed = _failed_behind(it, over, own)
     return replace(it.found, state="finished", job_failed_at=failed)
 
 
-def _failed_behind(it: _RankedEvidence, over: float, own: Sequence[Evidence]) -> float | None:
+def _failed_behind(it: _RankedEvidence, over: Evidence, own: Sequence[Evidence]) -> float | None:
     """Return when a failure came after the program's end, from the program or another script: no iteration is lost."""
-    causes = [*own, *(row for row in it.rows if row.sort == "traceback" and row.fatal)]
-    return min((row.at for row in causes if row.at >= over), default=None)
+    later = it.rows[it.rows.index(over) :]
+    return next((row.at for row in later if row in own or (row.sort == "traceback" and row.fatal)), None)
 
 
 def _job_failed_behind(it: _RankedEvidence) -> Ending | None:

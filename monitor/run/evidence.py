@@ -24,8 +24,9 @@ from megatron_monitor.run.state import Attempt, RunState
 _HOST_DELAY = (
     3.0  # seconds by which lines of another host are late (acregmin of an NFS client): less than a crash waits
 )
+_READ_DELAY = 1.0  # seconds by which a line is read later than it was written
 _MAX_EVIDENCE = 64  # evidence of an attempt, and as much again of watchdogs
-_SKIPPED_FIELDS = {"at", "message", "line", "logged_at", "after", "count", "stream"}
+_SKIPPED_FIELDS = {"at", "message", "line", "logged_at", "after", "count", "stream", "clock"}
 _WHAT = attrgetter(*(each.name for each in fields(Evidence) if each.name not in _SKIPPED_FIELDS))
 """The facts of a piece of evidence without its texts: equal facts are kept once."""
 
@@ -127,7 +128,7 @@ def fold_evidence(state: RunState, event: Event, context: EventContext) -> bool:
     rows = list(_OF[type(event)](event, context.at, context.entry.text, attempt.iterations))
     if (not state.proven or attempt.foreign) and isinstance(event, events.ProcessExited) and event.tasks == "0":
         rows = [replace(row, helper=True) for row in rows]  # a step of one task may have prepared the job
-    conclude(state, context.at, changed=True in [keep(attempt, replace(row, stream=context.source)) for row in rows])
+    _add(state, context, rows)
     if isinstance(event, events.ProgramExited | events.TrainerSummary):
         attempt.setup_events.clear()
         return attempt.phase == "finished"
@@ -140,8 +141,34 @@ def fold_evidence(state: RunState, event: Event, context: EventContext) -> bool:
 def fold_own_end(state: RunState, sort: Literal["done", "left"], context: EventContext) -> None:
     """Apply that the training loop is done, or that its process has left: another one begins in its stream."""
     attempt, left = state.attempt, sort == "left"
-    keep(attempt, Evidence(sort, context.at, attempt=left, after=attempt.iterations, stream=context.source))
-    conclude(state, context.at)
+    _add(state, context, [Evidence(sort, context.at, attempt=left, after=attempt.iterations)])
+
+
+def _add(state: RunState, context: EventContext, rows: list[Evidence]) -> None:
+    clock = _date_back(state, context)
+    kept = [keep(state.attempt, replace(row, stream=context.source, clock=clock)) for row in rows]
+    conclude(state, context.at, changed=True in kept)
+
+
+def _written_at(state: RunState, context: EventContext) -> float | None:
+    """Return when the line was written, on the log's clock: its stamp, or the last one and the iterations since."""
+    attempt, stamped = state.attempt, state.attempt.stamped_at
+    if context.clock is not None or state.log_clock_last is None:
+        return context.clock
+    since = 0 if stamped is None or not attempt.iterations else state.iterations_total - stamped
+    return state.log_clock_last + since * attempt.seconds / max(1, attempt.iterations)
+
+
+def _date_back(state: RunState, context: EventContext) -> float | None:
+    """Return when the line was written, on the log's clock. Lines that were read at once have one instant: the earlier
+    evidence of the stream is dated back from this line by the difference of their times.
+    """
+    clock, attempt = _written_at(state, context), state.attempt
+    if clock is not None and not context.live:
+        for place, row in enumerate(attempt.evidence):
+            if row.clock is not None and row.stream == context.source:
+                attempt.evidence[place] = replace(row, at=min(row.at, context.at - max(0.0, clock - row.clock)))
+    return clock
 
 
 def proves_life(state: RunState, context: EventContext) -> bool:
@@ -212,7 +239,7 @@ def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
     attempt = state.attempt
     if attempt.phase != "exiting" or state.progress_at is None:
         return False
-    if attempt.ending.ended and attempt.ending.killed_at is None:
+    if attempt.ending.partial:
         return False
     if now - state.progress_at - state.coverage.unobserved(now) < exiting_seconds:
         return False
@@ -222,18 +249,20 @@ def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
     return True
 
 
-def pass_by(attempt: Attempt, at: float, stream: str = "", *, step: bool) -> None:
-    """Drop evidence that progress in `stream` refutes.
+def pass_by(state: RunState, context: EventContext, *, step: bool) -> None:
+    """Drop evidence that progress refutes.
 
     `step`: the progress is a step. One step within the usual interval may have been delayed, and so may all steps in
     another file that is read later. Other progress may come after the end.
     """
+    attempt, at, stream = state.attempt, context.at, context.source
     if not attempt.evidence:
         attempt.collectives.clear()
         return
+    _date_back(state, context)
     if any(row.output_follows for row in attempt.evidence):
         return
-    expected = math.inf if attempt.expected_gap is None else attempt.expected_gap
+    expected = math.inf if attempt.expected_gap is None else attempt.expected_gap + _READ_DELAY
     attempt.evidence = [
         replace(row, passed_at=at)
         for row in attempt.evidence

@@ -34,7 +34,7 @@ def evaluate(state: RunState, context: EventContext, *, over: bool) -> Moved:
     if attempt.phase == "finished":
         return False
     _note_evaluation(state, context.at)
-    pass_by(attempt, context.at, context.source, step=False)
+    pass_by(state, context, step=False)
     return attempt.ending.state == "crashed" or (attempt.resumes_as if over else "evaluating")
 
 

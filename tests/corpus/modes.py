@@ -28,7 +28,7 @@ from megatron_monitor.incidents import Transition
 from megatron_monitor.once import metrics_page
 from megatron_monitor.prometheus_text import TextFormat
 from megatron_monitor.snapshot import Snapshot
-from tests.corpus.inputs import Input
+from tests.corpus.inputs import Input, Piece
 
 Facts = set[str]
 _VALUES = {
@@ -241,6 +241,7 @@ class _Daemon:
         self.reported = list[Transition]()
         self.dies_at: list[float] = []
         self.held: dict[str, bytes] = {}  # what the files hold
+        self.written: dict[str, float] = {}  # when they were last written
         self.read: dict[str, int] = {}  # how far they were read
         self.disk: dict[str, bytes | None] = {}
         self.core = self._core()
@@ -251,8 +252,9 @@ class _Daemon:
         core.handle(Scanned("", self.now), self.now)
         return core
 
-    def write(self, file: str, data: bytes) -> None:
-        self.held[file] = self.held.get(file, b"") + data
+    def write(self, piece: Piece) -> None:
+        self.held[piece.file] = self.held.get(piece.file, b"") + piece.data
+        self.written[piece.file] = self.given.begins + piece.at
 
     @property
     def behind(self) -> bool:
@@ -296,13 +298,13 @@ class _Daemon:
         if not whole and self.chance.random() < 0.25:
             stop = self.chance.randint(start, len(data))
         if stop > start:
-            self._deliver(path, start, data[start:stop])
+            self._deliver(file, start, data[start:stop])
         if file not in self.read:
             self.core.handle(CaughtUp(path, self.now), self.now)
         self.read[file] = stop
 
-    def _deliver(self, path: str, start: int, data: bytes) -> None:
-        self.core.handle(Data(path, start, data, self.now, self.now, 0), self.now)
+    def _deliver(self, file: str, start: int, data: bytes) -> None:
+        self.core.handle(Data(f"{self.folder}/{file}", start, data, self.written[file], self.now, 0), self.now)
 
     def killed(self) -> None:
         """Killed without a word and started again some seconds later, from the state on the disk."""
@@ -320,7 +322,7 @@ class _Daemon:
             known = Content(offset=start, proved=position)
             self.core.handle(Opened(path, path, known, len(data), self.now, position is not None, 1000), self.now)
             if data[start:]:
-                self._deliver(path, start, data[start:])
+                self._deliver(file, start, data[start:])
             self.core.handle(CaughtUp(path, self.now), self.now)
             self.read[file] = len(data)
         self.looked_at = self.now
@@ -356,7 +358,7 @@ def live(given: Input, folder: str, kills: int = 0) -> Facts:
         else:
             daemon.pass_until(ends)
         while place < len(pieces) and begins + pieces[place].at <= daemon.now:
-            daemon.write(pieces[place].file, pieces[place].data)
+            daemon.write(pieces[place])
             place += 1
         daemon.poll(whole=place == len(pieces))
     return daemon.facts()

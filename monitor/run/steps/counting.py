@@ -57,7 +57,7 @@ def count_step(state: RunState, report: StepReport) -> Phase:
     state.iterations_total += delta
     attempt.setup_events.clear()
     if attempt.evidence or attempt.collectives:
-        pass_by(attempt, at, report.context.source, step=True)
+        pass_by(state, report.context, step=True)
     attempt.step_seconds, attempt.others = None, 0
     if report.passed is not None:
         state.add_seconds(report.passed)

@@ -261,7 +261,7 @@ def test_which_of_two_files_was_written_first_is_not_known(text: str) -> None:
     assert verdict(behind(text, 0.1, 3.1, stream="err")) == ("running", None, False)
 
 
-@pytest.mark.parametrize("steps", [(3.0,), (1.5, 3.5), (0.1, 0.2)])
+@pytest.mark.parametrize("steps", [(3.2,), (1.5, 3.5), (0.1, 0.2)])
 @pytest.mark.parametrize("text", [ECC, KEY_ERROR, OOM, IN_A_FUNCTION, SRUN, WELL, DONE, DOGS])
 def test_what_the_loop_goes_on_from_is_forgotten(text: str, steps: tuple[float, ...]) -> None:
     """A step that comes later than usual, or two: nothing of it is the cause of what comes later."""
