@@ -12,13 +12,14 @@ import contextlib
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from megatron_monitor.parsers.engine.fields import rejected
-from megatron_monitor.parsers.engine.lines import MAX_LINE_BYTES, Block, LineSplitter
+from megatron_monitor.parsers.engine.lines import MAX_LINE_BYTES, LineSplitter, Part
 from megatron_monitor.parsers.engine.memo import Known, Memo
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Scanner
@@ -34,6 +35,7 @@ _KEY_LINES = 120  # lines of a private key of 16,384 bits
 _BYTE_ORDER = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
 """Byte order marks of UTF-16 and UTF-8. The NULs of UTF-16 are dropped like those of holes (lines.py)."""
 _MAX_REMEMBERED = 1000  # maximum bytes of a line that is remembered
+_LINE = attrgetter("line")
 _Said: TypeAlias = tuple[str, Event | Spanned | Gatherer]
 """The name of a rule and its answer."""
 
@@ -97,9 +99,8 @@ class SourceReader:
     def feed(self, chunk: bytes) -> list[LogEvent]:
         """Read the next bytes of the stream."""
         self.fed_bytes += len(chunk)
-        out: list[LogEvent] = []
-        self._read(self._splitter.feed(chunk), out)
-        return out if self._inferred.off else self._inferred.read(out)
+        found = self._read(self._splitter.feed(chunk))
+        return found if self._inferred.off else self._inferred.read(found)
 
     def skip(self, count: int) -> None:
         """Pass over a hole of `count` bytes in the stream."""
@@ -109,18 +110,16 @@ class SourceReader:
 
     def flush(self) -> list[LogEvent]:
         """Read the unfinished last line and close unfinished facts: the stream has ended."""
-        out: list[LogEvent] = []
-        self._read(self._splitter.flush(), out)
-        self._read([Block(line + b"\n", self.lines) for line in self._unwrapper.rest()], out)
-        for name, gatherer in self._open:
-            out.extend(LogEvent(self._splitter.line, name, event, gatherer.shown) for event in gatherer.close())
-        self._open = []
-        return self._inferred.read(out)
+        found = self._read(self._splitter.flush())
+        found += self._read([(self.lines, line + b"\n") for line in self._unwrapper.rest()])
+        return self._inferred.read(found + self._closed(self._splitter.line, ended=True))
 
     @property
     def holds_back(self) -> bool:
         """Return True if an unfinished fact or a drawn bar would give an event if nothing more came."""
-        return self._splitter.pending.endswith(b"]") or any(gatherer.settles for _, gatherer in self._open)
+        if self._open and any(gatherer.settles for _, gatherer in self._open):
+            return True
+        return self._splitter.pending.endswith(b"]")
 
     @property
     def reported_nothing(self) -> bool:
@@ -132,19 +131,21 @@ class SourceReader:
         again or when another program writes, and then gives its event once more. Known limit: if a buffer was flushed
         at a line end within a block, the rest of that block is lost.
         """
-        out: list[LogEvent] = []
-        if self._splitter.raw_pending:
-            drawn = SourceReader(memo=self._memo).feed(self._splitter.pending + b"\n")
-            out = [entry for entry in drawn if isinstance(entry.event, TrainerProgressed)]
-        else:
-            kept = []
-            for name, gatherer in self._open:
-                events = gatherer.close() if gatherer.settles else []
-                out.extend(LogEvent(self.lines, name, event, gatherer.shown) for event in events)
-                if not events:
-                    kept.append((name, gatherer))
-            self._open = kept
-        return out
+        if not self._splitter.raw_pending:
+            return self._closed(self.lines, ended=False)
+        drawn = SourceReader(memo=self._memo).feed(self._splitter.pending + b"\n")
+        return [entry for entry in drawn if isinstance(entry.event, TrainerProgressed)]
+
+    def _closed(self, number: int, *, ended: bool) -> list[LogEvent]:
+        """Close the unfinished facts, or those that are complete, and return their events."""
+        found, kept = list[LogEvent](), []
+        for name, gatherer in self._open:
+            events = gatherer.close() if ended or gatherer.settles else []
+            found += [LogEvent(number, name, event, gatherer.shown) for event in events]
+            if not (events or ended):
+                kept.append((name, gatherer))
+        self._open = kept
+        return found
 
     def save(self) -> Bookmark:
         """Return everything that a resume at `consumed_bytes` needs."""
@@ -174,20 +175,22 @@ class SourceReader:
                 with contextlib.suppress(TypeError):  # another version had other fields
                     self._open.append((name, GATHERERS[name](**known)))
 
-    def _read(self, parts: Sequence[Any], out: list[LogEvent]) -> None:
-        for part in parts:
-            if isinstance(part, Block):
-                before = len(out)
-                self._read_block(part, out)
-                matched = {entry.line for entry in out[before:]}
+    def _read(self, parts: Sequence[Part]) -> list[LogEvent]:
+        found: list[LogEvent] = []
+        for first, data in parts:
+            if isinstance(data, int):
+                found.append(LogEvent(first, "line_too_long", LineDiscarded(bytes=data), ""))
+                continue
+            entries = self._read_block(data, first)
+            if entries:
+                matched = set(map(_LINE, entries))
                 self.matched_lines += len(matched - {self._last_matched})
-                self._last_matched = max(matched, default=self._last_matched)
-            else:
-                out.append(LogEvent(part.line, "line_too_long", LineDiscarded(bytes=part.bytes), ""))
+                self._last_matched = max(matched)
+                found += entries
+        return found
 
-    def _read_block(self, block: Block, out: list[LogEvent]) -> None:
-        """Read the block and append its events to `out`."""
-        data, first = block.data, block.first_line
+    def _read_block(self, data: bytes, first: int) -> list[LogEvent]:
+        """Return the events of whole lines. `first` is the number of the first line."""
         if first == 1 and data.startswith(_BYTE_ORDER):
             data = data.lstrip(b"\xff\xfe\xef\xbb\xbf")
         lines = data.split(b"\n")
@@ -203,33 +206,20 @@ class SourceReader:
         if self._unwrapper.parts or carries:
             lines, numbers = self._unwrapped(lines, numbers)
             known, _ = self._memo.known(b"\n".join(lines))
-        place, count = 0, len(lines)
-        while place < count:
+        out: list[LogEvent] = []
+        for raw, number, shape in zip(lines, numbers, known, strict=False):
             if self._open:  # an open gatherer is offered every line
-                self._read_line(lines[place], numbers[place], known[place], out)
-                place += 1
-                continue
-            for index in range(place, count):
-                entry = known[index]
-                if entry is None:
-                    continue
-                raw = lines[index]
-                if raw == self._redrawn:
-                    continue
-                layout = entry.layout
-                if layout is None and (entry.answer is not None or not entry.tries):
-                    layout = self._memo.layout(entry)
-                if layout is not None:
-                    found = layout.read(raw, numbers[index])
-                    if found is not None:
-                        if layout.redrawn:
-                            self._redrawn = raw
-                        out += found
-                        continue
-                self._read_line(raw, numbers[index], entry, out)
-                if self._open:
-                    break
-            place = index + 1
+                self._read_line(raw, number, shape, out)
+            elif shape is not None and raw != self._redrawn:
+                layout = shape.layout or self._memo.layout(shape)
+                found = layout.read(raw, number)
+                if found is None:
+                    self._read_line(raw, number, shape, out)
+                else:
+                    if layout.redrawn:
+                        self._redrawn = raw
+                    out += found
+        return out
 
     def _unwrapped(self, lines: Sequence[bytes], numbers: Sequence[int]) -> tuple[list[bytes], Sequence[int]]:
         """Return the lines without the JSON or record marks that carry them, and the number of the physical line of
@@ -261,7 +251,11 @@ class SourceReader:
             items, asked = self._read_by_rules(line, rules)
             if shape and not secret and len(parts) == 1 and (not items or shown is raw):
                 self._memo.learn(shape, raw, asked, items)
-            self._take(items, number, shown, found)
+            for name, item in items:
+                if isinstance(item, Gatherer):
+                    self._open.append((name, item))
+                else:
+                    found += [LogEvent(number, name, event, shown) for event in events_of(item)]
         used = self._memo.used
         if used is not None:
             found = [entry for entry in found if used(entry.event)]
@@ -306,20 +300,6 @@ class SourceReader:
             if taken:
                 return True
         return False
-
-    def _take(
-        self,
-        items: Sequence[_Said],
-        number: int,
-        shown: bytes | str,
-        out: list[LogEvent],
-    ) -> None:
-        """Append the events of a rule to `out` and open its gatherers."""
-        for name, item in items:
-            if isinstance(item, Gatherer):
-                self._open.append((name, item))
-            else:
-                out.extend(LogEvent(number, name, event, shown) for event in events_of(item))
 
 
 def _segments(raw: bytes) -> tuple[tuple[str, Line], ...]:

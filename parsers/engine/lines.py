@@ -9,134 +9,85 @@ A line longer than the bound is dropped up to its end and reported once. The bou
 matches a glob has no line ends. It is 1 MiB, four times the longest real line seen (248,444 bytes of bars).
 """
 
-from typing import NamedTuple
+import re
+from typing import TypeAlias
 
 MAX_LINE_BYTES = 1 << 20
+_END = re.compile(rb"\r\n?|\n")
 
-
-class Block(NamedTuple):
-    """Whole lines. `data` ends in a line end. `first_line` is the physical number of its first line."""
-
-    data: bytes
-    first_line: int
-
-
-class Discarded(NamedTuple):
-    """A dropped line. `bytes` is its length without its end and without NULs."""
-
-    bytes: int
-    line: int
-
-
-def line_end(data: bytes, start: int) -> tuple[int, int]:
-    r"""Return where the line that starts at `start` ends and where the next one starts. `\r\n` is one line end. The
-    last line may end with the data.
-    """
-    newline = data.find(b"\n", start)
-    newline = newline if newline >= 0 else len(data)
-    carriage = data.find(b"\r", start, newline)
-    end = carriage if carriage >= 0 else newline
-    return end, end + (2 if data.startswith(b"\r\n", end) else 1)
+Part: TypeAlias = tuple[int, bytes | int]
+"""The physical number of the first line, and whole lines, the last one with its end. Or the number of a dropped line,
+and its length without its end and without NULs.
+"""
 
 
 class LineSplitter:
     """Holds the unfinished part of the last line."""
 
-    __slots__ = ("_left_out", "_line", "_pending", "_uncounted", "after_return", "max_line_bytes", "raw_pending")
+    __slots__ = ("_dropped", "after_return", "line", "max_line_bytes", "pending", "raw_pending")
 
     def __init__(self, line: int = 1, max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        self._line = line
-        self._uncounted = b""
+        self.line = line
+        """The physical number of the unfinished last line."""
         self.max_line_bytes = max_line_bytes
         self.raw_pending = 0
         """Bytes fed since the last line end, with NULs and dropped bytes: a resume must read them again."""
         self.after_return = False
         r"""True if the last line ended in a bare `\r`: a `\n` that comes next belongs to the same line end."""
-        self._pending = bytearray()
-        self._left_out = 0
-        """Bytes of the unfinished line behind its first `max_line_bytes + 1`, which show that it is too long."""
-
-    @property
-    def line(self) -> int:
-        """The physical number of the unfinished last line."""
-        if self._uncounted:
-            self._line += self._uncounted.count(b"\n")
-            self._uncounted = b""
-        return self._line
-
-    @property
-    def pending(self) -> bytes:
+        self.pending = b""
         """The unfinished last line so far. Empty while a too long line is being dropped."""
-        return bytes(self._pending) if len(self._pending) <= self.max_line_bytes else b""
+        self._dropped = 0
+        """Bytes dropped of the unfinished line, because it is too long."""
 
-    def feed(self, chunk: bytes) -> list[Block | Discarded]:
+    def feed(self, chunk: bytes) -> list[Part]:
         """Take the next bytes of the stream and return the lines that became complete."""
-        last_end = _last_end(chunk)
-        if last_end < 0:
-            self.raw_pending += len(chunk)
-            self._hold(_without_nuls(chunk))
-            return []
-        self.raw_pending = len(chunk) - last_end - 1
-        data, start = _without_nuls(chunk), 0
-        if data is not chunk:
-            last_end = _last_end(data)
-        if self.after_return and data.startswith(b"\n"):
-            self._line = self.line + 1
-            start = 1
-        tail = data[last_end + 1 :]
-        whole = memoryview(data)[start : last_end + 1]  # copied once, together with the pending part
-        self.after_return = data.endswith(b"\r", start, last_end + 1)
-        out = self._split_long(b"".join((self._pending, whole)))
-        self._pending.clear()
-        self._hold(tail)
-        return out
+        end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+        whole, tail = chunk[:end], chunk[end:]
+        self.raw_pending = len(tail) + (0 if end else self.raw_pending)
+        if b"\0" in chunk:
+            whole, tail = whole.replace(b"\0", b""), tail.replace(b"\0", b"")
+        found: list[Part] = []
+        if whole:
+            if self.after_return and whole.startswith(b"\n"):
+                self.line, whole = self.line + 1, whole[1:]
+            self.after_return = whole.endswith(b"\r")
+            data, self.pending = self.pending + whole, b""
+            if self._dropped or len(data) > self.max_line_bytes:
+                found = self._without_long(data)
+            elif data:
+                found = [(self.line, data)]
+                self.line += data.count(b"\n")
+        if tail:
+            self.after_return = False
+            self.pending += tail
+            if self._dropped or len(self.pending) > self.max_line_bytes:
+                self._dropped, self.pending = self._dropped + len(self.pending), b""
+        return found
 
-    def flush(self) -> list[Block | Discarded]:
+    def flush(self) -> list[Part]:
         """Return the unfinished last line as a complete one: the stream has ended."""
-        return self.feed(b"\n") if self._pending else []
+        return self.feed(b"\n") if self.pending or self._dropped else []
 
-    def _hold(self, part: bytes) -> None:
-        if not part:
-            return
-        self.after_return = False
-        kept = part[: self.max_line_bytes + 1 - len(self._pending)]
-        self._pending += kept
-        self._left_out += len(part) - len(kept)
-
-    def _split_long(self, data: bytes) -> list[Block | Discarded]:
-        out: list[Block | Discarded] = []
-        bound = self.max_line_bytes
-        block_start = position = 0
-        while (
-            len(data) - position > bound
-        ):  # only a remainder longer than the bound can hold a line longer than the bound
-            window_end = position + bound + 1
-            last = max(data.rfind(b"\n", position, window_end), data.rfind(b"\r", position, window_end))
-            if last >= 0:
-                position = last + 1
+    def _without_long(self, data: bytes) -> list[Part]:
+        """Return the lines between those that are too long, and the lengths of the latter."""
+        found: list[Part] = []
+        begin = position = 0
+        while self._dropped or len(data) - position > self.max_line_bytes:
+            window = position, position + self.max_line_bytes + 1
+            end = 0 if self._dropped else max(data.rfind(b"\n", *window), data.rfind(b"\r", *window)) + 1
+            if end:
+                position = end
                 continue
-            if position > block_start:
-                out.append(self._block(data[block_start:position]))
-            end, begin = line_end(data, position)
-            out.append(Discarded(end - position + self._left_out, self.line))
-            self._left_out = 0
-            block_start = position = begin
-            self._line = self.line + data.count(b"\n", end, position)
-        if block_start < len(data):
-            out.append(self._block(data[block_start:] if block_start else data))
-        return out
-
-    def _block(self, data: bytes) -> Block:
-        block = Block(data, self.line)
-        self._uncounted = data
-        return block
-
-
-def _last_end(data: bytes) -> int:
-    """Return the index of the last line end, or -1. Bytes before the last newline were searched before."""
-    newline = data.rfind(b"\n")
-    return max(newline, data.rfind(b"\r", newline + 1))
-
-
-def _without_nuls(data: bytes) -> bytes:
-    return data.replace(b"\0", b"") if b"\0" in data else data
+            if position > begin:
+                found.append((self.line, data[begin:position]))
+                self.line += data.count(b"\n", begin, position)
+            at = _END.search(data, position)
+            assert at is not None  # the data ends in a line end
+            found.append((self.line, at.start() - position + self._dropped))
+            self.line += at[0].endswith(b"\n")
+            self._dropped, begin = 0, at.end()
+            position = begin
+        if begin < len(data):
+            found.append((self.line, data[begin:]))
+            self.line += data.count(b"\n", begin)
+        return found

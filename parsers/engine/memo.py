@@ -3,9 +3,10 @@
 All streams share one memo. It changes how fast a line is read, never what is read from it.
 """
 
-import contextlib
 import re
 from collections.abc import Callable, Sequence
+from copy import copy
+from itertools import repeat
 from typing import TypeAlias
 
 from megatron_monitor.parsers.engine.scan import Scanner
@@ -30,6 +31,7 @@ class Shape:
         self.rules = rules
         self.tries = 0
         self.layout: Layout | None = None
+        """None: there may be one."""
         self.answer: tuple[bytes, list[tuple[str, Spanned | Event]]] | None = None
         """The first line and the answer of the rules, until a second line of the shape comes."""
 
@@ -65,8 +67,7 @@ class Memo:
         New shapes are searched for anchors.
         """
         shapes = data.translate(SHAPE).split(b"\n")
-        get = self._shapes.get
-        known = [get(shape, _NEW) for shape in shapes]
+        known = list(map(self._shapes.get, shapes, repeat(_NEW)))
         carries = bool(self._carrying) and not self._carrying.isdisjoint(shapes)
         if _NEW in known:
             new = [index for index, entry in enumerate(known) if entry is _NEW]
@@ -105,7 +106,7 @@ class Memo:
         """
         shape.tries += 1
         key = shape.key
-        if shape.tries > _MAX_TRIES or key not in self._shapes:
+        if shape.tries > _MAX_TRIES or key not in self._shapes or shape.layout is not RULES:
             return
         same = b"0" not in key
         if any(self.scanner.rules[rule].by_digits for rule in shape.rules[:asked]) and not (same and answer):
@@ -119,24 +120,32 @@ class Memo:
         if len(known) < len(answer):
             return
         self._count(_LAYOUT)
-        shape.answer = raw, known
-        if self.scanner.rules[shape.rules[asked - 1]].any_width and shape.layout is None:
+        shape.answer, shape.layout = (raw, known), None
+        if self.scanner.rules[shape.rules[asked - 1]].any_width:
             self._any_width.setdefault(_WIDTHS.sub(b"0", key), shape)
 
-    def layout(self, shape: Shape) -> Layout | None:
-        """Return the layout of a shape whose first line is known, or that of a shape with other widths of numbers."""
+    def layout(self, shape: Shape) -> Layout:
+        """Return the layout of a shape whose first line is known, or that of a shape with other widths of numbers, or
+        RULES.
+        """
         first = shape
         if shape.answer is None:
             first = self._any_width.get(_WIDTHS.sub(b"0", shape.key), shape)
-        with contextlib.suppress(NoLayoutError):
+        try:
             if first.answer is not None:
                 (raw, answer), first.answer = first.answer, None
                 first.layout = Layout(raw, answer, self.used)
-            shape.layout = first.layout if first is shape or not first.layout else first.layout.fitted(shape.key)
-        if shape.layout and not shape.layout.used and shape.key in self._shapes:
+            known = first.layout or RULES
+            shape.layout = known if first is shape or known is RULES else known.fitted(shape.key)
+        except NoLayoutError:
+            shape.layout = RULES
+        if not shape.layout.used and shape.key in self._shapes:
             self._shapes[shape.key] = None
         return shape.layout
 
 
 NOTHING = Layout(b"", (), None)
+RULES = copy(NOTHING)
+"""Of lines that the rules must read."""
+RULES.read = lambda raw, number: None  # noqa: ARG005
 _NEW = Shape(b"", ())

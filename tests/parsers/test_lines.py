@@ -6,7 +6,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.parsers.engine.lines import Block, Discarded, LineSplitter, line_end
+from megatron_monitor.parsers.engine.lines import LineSplitter
 
 pieces = st.lists(
     st.sampled_from([b"a", b"iteration ", b"\n", b"\r", b"\r\n", b"\0", b"x" * 40, b"\xff", "é".encode()]), max_size=60
@@ -19,7 +19,7 @@ def test_memory_is_bounded_while_a_line_is_thrown_away() -> None:
     for _ in range(1000):
         assert splitter.feed(b"x" * 1000) == []
     assert len(splitter.pending) == 0
-    assert splitter.feed(b"\nnext\n") == [Discarded(1_000_000, 1), Block(b"next\n", 2)]
+    assert splitter.feed(b"\nnext\n") == [(1, 1_000_000), (2, b"next\n")]
 
 
 def test_raw_pending_counts_what_a_resume_must_read() -> None:
@@ -35,15 +35,14 @@ def walk(chunks: list[bytes], bound: int) -> list[tuple[int, bytes | int]]:
     """(number, text) of every line as the reader finds them, (number, length) of one that was thrown away."""
     splitter = LineSplitter(max_line_bytes=bound)
     out: list[tuple[int, bytes | int]] = []
-    for part in [*(piece for chunk in chunks for piece in splitter.feed(chunk)), *splitter.flush()]:
-        if isinstance(part, Discarded):
-            out.append((part.line, part.bytes))
-            continue
-        position = 0
-        while position < len(part.data):
-            end, begin = line_end(part.data, position)
-            out.append((part.first_line + part.data.count(b"\n", 0, position), part.data[position:end]))
-            position = begin
+    for first, part in [*(piece for chunk in chunks for piece in splitter.feed(chunk)), *splitter.flush()]:
+        if isinstance(part, int):
+            out.append((first, part))
+        else:
+            number = first
+            for line in part.splitlines(keepends=True):
+                out.append((number, line.rstrip(b"\r\n")))
+                number += line.endswith(b"\n")
     return out
 
 
