@@ -4,15 +4,14 @@ Lines with the same mark are one rule, which reads the line once. A block is gat
 line after the block, or after a silence if the block is complete (`SourceReader.settle`).
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any, ClassVar
 
 from msgspec import field
 
-from megatron_monitor.parsers.declared.expressions import Expressions
-from megatron_monitor.parsers.declared.marks import LineMark
+from megatron_monitor.parsers.declared.marks import mark_of
 from megatron_monitor.parsers.declared.reading import LineReader
 from megatron_monitor.parsers.declared.schema import Format, LineSpec
 from megatron_monitor.parsers.engine.prefixes import Prefix
@@ -85,15 +84,49 @@ class BlockRule(Gatherer):
         return [event for said in type(self).read(line) for event in events_of(said)]
 
 
-def _block(name: str, anchors: tuple[bytes, ...], spec: LineSpec, head_of: Any, read: Any) -> Rule:
-    """Return the rule that gathers blocks and reads each one as a line."""
-    members = {"spec": spec, "head_of": staticmethod(head_of), "read": staticmethod(read), "__doc__": BlockRule.__doc__}
-    block = type("Block", (BlockRule,), members)
+class _RuleReader:
+    """The lines of one rule. They are made ready when a line first needs them: most logs have few such lines."""
+
+    def __init__(self, log_format: Format, specs: Sequence[LineSpec], make: Callable[[str], Any]) -> None:
+        self._of, self._specs = (log_format, make), specs
+
+    @cached_property
+    def all(self) -> list[LineReader]:
+        log_format, make = self._of
+        return [LineReader(log_format, spec, make) for spec in self._specs]
+
+    def head(self, line: Line) -> str | None:
+        """Return the text of a block's first line, or None for another line."""
+        return self.all[0].head(line)
+
+    def read(self, line: Line) -> Sequence[Event | Spanned]:
+        """Return the events of the first pattern that matches. With `every`: of each one, as often as it matches."""
+        if not any(spec.every for spec in self._specs):
+            places = ((one, next(one.found(line), None)) for one in self.all)
+            return next((said for one, found in places if found and (said := one.read(line, found))), ())
+        every = [(one, found) for one in self.all for found in one.found(line)]
+        every.sort(key=lambda one: one[1][0].start())
+        ends = [*(found[0].start() for _, found in every[1:]), len(line.text)]
+        return [event for (one, found), end in zip(every, ends, strict=False) for event in one.read(line, found, end)]
+
+
+def _rule(log_format: Format, specs: Sequence[LineSpec], make: Callable[[str], Any] = lazy) -> Rule:
+    """Return the rule for lines with the same mark, or for consecutive expressions with the same name."""
+    first, lines = specs[0], _RuleReader(log_format, specs, make)
+    name = first.rule or f"{log_format.name}.{first.means}"
+    texts = [mark_of(first.line).anchor] if first.line else [text for spec in specs for text in spec.anchors]
+    anchors = tuple(text.encode() for text in texts)
+    if first.form != "block":
+        # a pattern that is not Python's own may time out on a line and match the next one of the same shape
+        by_digits = make is not lazy or any(spec.by_digits for spec in specs)
+        return Rule(name, anchors, lines.read, by_digits, any(spec.any_width for spec in specs))
+    members = {"spec": first, "head_of": staticmethod(lines.head), "read": staticmethod(lines.read)}
+    block = type("Block", (BlockRule,), {**members, "__doc__": BlockRule.__doc__})
 
     def opened(line: Line) -> Iterator[Gatherer]:
-        head = head_of(line)
-        if head is not None:
-            yield block(head, [], line.origin["rank"], line.origin["node"], line.origin["logged_at"])
+        text = lines.head(line)
+        if text is not None:
+            yield block(text, [], **line.origin)
 
     return Rule(name, anchors, opened)
 
@@ -102,55 +135,18 @@ def rules_of(log_formats: Iterable[Format]) -> tuple[Rule, ...]:
     """Return the rules for lines of these formats with a mark, the most specific first."""
     found: list[tuple[int, Rule]] = []
     for log_format in log_formats:
-        prefixes = tuple(LineMark(text) for text in log_format.prefixes)
-        by_mark: dict[tuple[str, bool], list[LineReader]] = {}
+        by_mark: dict[tuple[str, bool], list[LineSpec]] = {}
         for spec in (spec for spec in log_format.lines if spec.line):
-            by_mark.setdefault((spec.line, spec.anywhere), []).append(LineReader(log_format, spec, prefixes))
-        for readings in by_mark.values():
-            weight = readings[0].mark.weight + (0 if readings[0].spec.anywhere else 1)
-            found.append((weight, _rule(log_format, tuple(readings))))
+            by_mark.setdefault((spec.line, spec.anywhere), []).append(spec)
+        found += [
+            (mark_of(text).weight + (not far), _rule(log_format, specs)) for (text, far), specs in by_mark.items()
+        ]
     found.sort(key=lambda item: -item[0])
     return tuple(rule for _, rule in found)
 
 
 def expressions_of(log_format: Format, make: Callable[[str], Any] = lazy) -> tuple[Rule, ...]:
-    """Return the rules for lines with a regular expression, in their order. `make` makes a pattern from its text. A
-    pattern that is not Python's own may time out on a line and match the next one of the same shape.
-    """
-    found = []
+    """Return the rules for lines with a regular expression, in their order. `make` makes a pattern from its text."""
     rows = [spec for spec in log_format.lines if spec.regex]
-    for name, several in groupby(rows, lambda spec: spec.rule or f"{log_format.name}.{spec.means}"):
-        specs = tuple(several)
-        one, anchors = Expressions(specs, make), tuple(anchor.encode() for spec in specs for anchor in spec.anchors)
-        if specs[0].form == "block":
-            found.append(_block(name, anchors, specs[0], partial(_head_with, specs[0]), one.read))
-        else:
-            by_digits = make is not lazy or any(spec.by_digits for spec in specs)
-            found.append(Rule(name, anchors, one.read, by_digits, any(spec.any_width for spec in specs)))
-    return tuple(found)
-
-
-def _head_with(spec: LineSpec, line: Line) -> str | None:
-    return f"{line.text}{spec.separator}" if any(anchor in line.text for anchor in spec.anchors) else None
-
-
-def _rule(log_format: Format, readings: tuple[LineReader, ...]) -> Rule:
-    first = readings[0]
-    name, anchors, read = (
-        f"{log_format.name}.{first.spec.means}",
-        (first.mark.anchor.encode(),),
-        partial(_answer, readings),
-    )
-    if first.spec.form == "block":
-        return _block(name, anchors, first.spec, lambda line: _head_text(first, line), read)
-    return Rule(name, anchors, read, by_digits=any(reading.spec.by_digits for reading in readings))
-
-
-def _head_text(reading: LineReader, line: Line) -> str | None:
-    head = reading.head(line)
-    return None if head is None else line.text[: head.start]
-
-
-def _answer(readings: tuple[LineReader, ...], line: Line) -> list[Spanned]:
-    """Return the answer of the first reading that matches."""
-    return next((said for reading in readings if (said := reading.read(line))), [])
+    named = groupby(rows, lambda spec: spec.rule or f"{log_format.name}.{spec.means}")
+    return tuple(_rule(log_format, tuple(specs), make) for _, specs in named)

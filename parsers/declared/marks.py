@@ -7,12 +7,10 @@ Therefore two placeholders never touch, and a placeholder does not match the cha
 """
 
 import re
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final
 
 from megatron_monitor.parsers.declared.targets import converter
-from megatron_monitor.parsers.engine.scan import Line
-from megatron_monitor.parsers.engine.spans import Convert, Span
 
 HELPERS: Final = {
     "number": "a number",
@@ -42,104 +40,84 @@ class LineMark:
         if len(text) > _MOST_CHARACTERS:
             raise ValueError(f"is longer than {_MOST_CHARACTERS} characters")
         pieces = _PLACEHOLDER.split(text)
-        self._literals = pieces[::2]
-        self._names = pieces[1::2]
+        self._literals, self._names = pieces[::2], pieces[1::2]
         if len(self._names) > _MOST_PLACEHOLDERS:
             raise ValueError(f"has more than {_MOST_PLACEHOLDERS} placeholders")
-        self.captured: list[tuple[str, Convert]] = []
-        for name in self._names:
-            if name not in HELPERS:
-                self.captured.append(converter(name))
-        if len({name for name, _ in self.captured}) < len(self.captured):
+        captured = [converter(name) for name in self._names if name not in HELPERS]
+        self.converters = dict(captured)
+        """Name of a group of `pattern` -> its converter."""
+        if len(self.converters) < len(captured):
             raise ValueError("names the same thing twice")
         if self._names.count("text") > _MOST_TEXTS:
             raise ValueError(f"has more than {_MOST_TEXTS} times {{text}}")
         between = zip(self._names, self._literals[1:-1], strict=False)
         if any(not literal and name != "text" for name, literal in between):
             raise ValueError("has two placeholders with nothing between them")
-
-    @property
-    def anchor(self) -> str:
-        """The longest literal text that each such line contains."""
-        return max(
+        self.anchor = max(
             (part.strip("\t") for literal in self._literals for part in literal.split("  ")), key=len, default=""
         )
-
-    @property
-    def lead(self) -> str:
+        """The longest literal text that each such line contains."""
+        self.lead = self._literals[0].partition("  ")[0]
         """The literal text with which the mark begins."""
-        return self._literals[0].partition("  ")[0]
-
-    @property
-    def weight(self) -> int:
+        self.weight = sum(len(literal.replace(" ", "")) for literal in self._literals)
         """Number of literal characters. A mark with more is more specific."""
-        return sum(len(literal.replace(" ", "")) for literal in self._literals)
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """The mark as a regular expression with one group for each name of `captured`.
+        """The mark as a regular expression with a group for each of our names.
 
         Groups are atomic: a placeholder keeps what it matched, so that a mismatch fails at once.
         """
         out = [_literal(self._literals[0])]
         for index, name in enumerate(self._names):
-            before, following = self._literals[index], self._literals[index + 1]
-            taken = _pattern(name, following)
-            if name == "text":
-                follows = _literal(following)
-                if not following and index + 1 < len(self._names):
-                    follows = _taken(self._names[index + 1], self._literals[index + 2])
-                taken = rf"(?:(?!{follows}).){{0,200}}" if follows else ".{0,200}"
+            group = "?:" if name in HELPERS else f"?P<{converter(name)[0]}>"
             # in a column: `[  5/100]`; two blanks in the mark match them already
-            aligned = "" if taken or before.endswith("  ") else "[ ]{0,12}"
-            taken = taken or _number(following[:2])
-            out += [aligned, f"((?>{taken}))" if name not in HELPERS else f"(?>{taken})", _literal(following)]
+            aligned = "" if self._special(index) or self._literals[index].endswith("  ") else "[ ]{0,12}"
+            out += [aligned, f"({group}(?>{self._taken(index)}))", _literal(self._literals[index + 1])]
         return re.compile("".join(out))
 
-    def find(self, text: str, start: int) -> re.Match[str] | None:
-        """Return the first match."""
+    def _taken(self, index: int) -> str:
+        """Return the pattern of a placeholder: a number, unless the name requires another text."""
+        return self._special(index) or _number(self._literals[index + 1][:2])
+
+    def _special(self, index: int) -> str:
+        """Return the pattern of a placeholder that is no number."""
+        name, following = self._names[index], self._literals[index + 1]
+        kind = name.partition(" ")[0]
+        stop = re.escape(following[0]) if following.strip() else ""
+        if kind == "text":
+            follows = _literal(following) or (self._taken(index + 1) if index + 1 < len(self._names) else "")
+            return rf"(?:(?!{follows}).){{0,200}}" if follows else ".{0,200}"
+        if kind in ("bar", "time"):
+            return _BAR if kind == "bar" else _TIME
+        if kind == "clock":
+            return r"[\d:.]{1,16}|\?"
+        if kind in ("word", "path"):
+            return rf"[^\s{stop}]{{1,{1000 if kind == 'path' else 80}}}"
+        if "clock" in name or "words" in name:
+            return rf"[^{stop}]{{1,40}}" if stop else r".{1,40}"
+        return ""
+
+    def match(self, text: str, start: int, *, anywhere: bool) -> re.Match[str] | None:
+        """Return the match at `start` behind blanks, or with `anywhere` the first one."""
+        if not anywhere:
+            while text.startswith((" ", "\t"), start) and not self._literals[0].startswith(text[start]):
+                start += 1
+            return self.pattern.match(text, start)
         for _ in range(_MOST_PLACES):
             start = text.find(self.lead, start)
-            if start < 0:
-                return None
-            match = self.pattern.match(text, start)
-            if match is not None:
+            match = self.pattern.match(text, start) if start >= 0 else None
+            if start < 0 or match is not None:
                 return match
             start += 1
         return None
 
-    def values(self, match: re.Match[str], line: Line) -> dict[str, Span]:
-        """Return our name -> value for each placeholder of a match. Unreadable values are left out."""
-        found = {}
-        for index, (name, convert) in enumerate(self.captured, 1):
-            text, end = match[index].rstrip(), match.start(index) + len(match[index].rstrip())
-            span = line.span((end - len(text.lstrip()), end), convert)
-            if span.value is not None:
-                found[name] = span
-        return found
+
+mark_of = cache(LineMark)
 
 
 def _literal(text: str) -> str:
     return re.sub(r"(?:\\ ){2,}", "[ \\t]{1,40}", re.escape(text))
-
-
-def _taken(name: str, following: str) -> str:
-    return _pattern(name, following) or _number(following[:2])
-
-
-def _pattern(name: str, following: str) -> str:
-    """Return the pattern of a placeholder: a number, unless the name requires another text."""
-    kind = name.partition(" ")[0]
-    stop = re.escape(following[0]) if following.strip() else ""
-    if kind in ("bar", "time"):
-        return _BAR if kind == "bar" else _TIME
-    if kind == "clock":
-        return r"[\d:.]{1,16}|\?"
-    if kind in ("word", "path"):
-        return rf"[^\s{stop}]{{1,{1000 if kind == 'path' else 80}}}"
-    if "clock" in name or "words" in name:
-        return rf"[^{stop}]{{1,40}}" if stop else r".{1,40}"
-    return ""
 
 
 def _number(following: str) -> str:

@@ -1,213 +1,204 @@
-"""Reads a line of a declared format: prefix, mark, names and values, and the events that they make."""
+"""Reads a line of a declared format: groups of its pattern, and names and values beside it, fill an event's fields."""
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache, lru_cache
-from typing import Any, Final, NamedTuple, get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
+from typing import Any, Final, TypeAlias, get_args, get_origin
 
-from megatron_monitor.parsers import events
-from megatron_monitor.parsers.declared.marks import LineMark
+import msgspec
+
+from megatron_monitor.parsers.declared.marks import mark_of
+from megatron_monitor.parsers.declared.meanings import other_events, step_events
 from megatron_monitor.parsers.declared.schema import Format, LineSpec
-from megatron_monitor.parsers.declared.targets import LOSSES, MEMORY, PARTS, SIZES, converter
+from megatron_monitor.parsers.declared.targets import CONVERTERS, LOSSES, PARTS, PIECES, converter
+from megatron_monitor.parsers.engine.fields import number
 from megatron_monitor.parsers.engine.scan import Line
 from megatron_monitor.parsers.engine.spans import Convert, Span, Spanned, value_of
-from megatron_monitor.parsers.events import Event, Part
+from megatron_monitor.parsers.events import EVENT_TYPES, Event, Part
+from megatron_monitor.parsers.patterns import filled
 
 _MAX_PAIRS = 300  # a step line of verl has 90; the bound limits the event of a hostile line
 _SHORT_LIST = 3  # maximum length of a list of integers that is read
 _MAX_LINE = 64 * 1024
-_STAMP: Final = LineMark("{time} ")  # of a logger that prints nothing else: before any program's line
+_SEARCHED = 2000  # characters in which several values of a field are searched
+_STAMP: Final = "{time} "  # of a logger that prints nothing else: before any program's line
 _DEPTH = 3
+_MESSAGE = 500  # characters
 _AROUND = " \t'\"}]|"  # characters around a value
-_MAX_SECONDS = 1e9
-_STEP_VALUES: Final = frozenset(events.IterationLogged.__struct_fields__)
-_OF_STEP: Final[dict[str, Any]] = {"iteration": None, "path": None}
-_MEANINGS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
-    "start": (events.MilestoneReached, {"milestone": "launched"}),
-    "begin": (events.MilestoneReached, {"milestone": "training_started"}),
-    "done": (events.MilestoneReached, {"milestone": "training_done"}),
-    "evaluated": (events.EvaluationProgressed, {"done": 0, "total": 0, "finished": True}),
-    "saving": (events.CheckpointSaveStarted, _OF_STEP),
-    "loading": (events.CheckpointLoadStarted, _OF_STEP),
-    "loaded": (events.CheckpointLoaded, _OF_STEP),
-    "end": (events.ProgramExited, {"reason": "finished", "iteration": None}),
-    "generating": (events.GenerationMoved, {}),
-    "evaluating": (events.EvaluationProgressed, {"done": 0, "total": 0}),
-    "saved": (events.CheckpointSaved, {**_OF_STEP, "seconds": None}),
-    "evaluation": (events.ValidationLogged, {"iteration": None, "dataset": "validation", "losses": {}}),
-    "failure": (events.FailureSeen, {"failure": "unknown", "message": "", "pattern": None}),
-    "progress": (events.CustomProgressLogged, {"name": ""}),
-    **{part: (events.PartBegan, {"part": part}) for part in get_args(Part)},
-}
-"""Meaning of a line -> its event, and the event's fields unless the line has them."""
+_PARTS: Final = frozenset(get_args(Part))
 _RAY_REPEATS: Final = "x across cluster]"
 """Ray repeats equal lines of other processes up to five seconds later (`[repeated 3x across cluster]`). They are
 ignored.
 """
-_SETTINGS: Final = ("global_batch_size", "sequence_length", "total", *SIZES)
-_BETWEEN_STEPS: Final = ("evaluate", "save")
-"""Parts of a printed step time that are not part of an iteration."""
-_SIZES: Final = {"total": "train_iterations"}
-"""Our name -> the different name in `Topology`."""
-
-
-class Head(NamedTuple):
-    """The values of prefix and mark, the text with the names and values, and where it begins in the line."""
-
-    values: dict[str, Span]
-    rest: str
-    start: int
+_GROUP = re.compile(r"\(\?P<(\w+)>")
+Found: TypeAlias = tuple[re.Match[str], Sequence[re.Match[str] | None]]
+"""Where a line's pattern matches, and all matches whose groups are values; later ones replace earlier ones."""
 
 
 class LineReader:
     """One LineSpec, ready to read lines."""
 
-    def __init__(self, log_format: Format, spec: LineSpec, prefixes: tuple[LineMark, ...]) -> None:
+    def __init__(self, log_format: Format, spec: LineSpec, make: Callable[[str], Any] = re.compile) -> None:
+        """`make` makes a pattern from its text."""
         self.spec = spec
-        self.mark = LineMark(spec.line)
-        self._format = log_format.name
-        self._prefixes = prefixes if spec.prefixed else (*prefixes, _STAMP)
-        self._targets: dict[str, tuple[str, Convert]] = {
-            name: converter(target) for name, target in {**log_format.fields, **spec.fields}.items()
-        }
-
-    # --- the line ---------------------------------------------------------------------------------------------------
-
-    def head(self, line: Line) -> Head | None:
-        """Return the values of prefix and mark and the text after them, or None if the mark is missing."""
-        text = line.text if len(line.text) <= _MAX_LINE else line.text[:_MAX_LINE]
-        values: dict[str, Span] = {}
-        start = 0
-        for prefix in self._prefixes:
-            match = prefix.pattern.match(text)
-            if match:
-                values, start = prefix.values(match, line), match.end()
-                break
-        if start == 0 and self.spec.prefixed:
-            return None
-        if self.spec.anywhere:
-            match = self.mark.find(text, start)
+        reads = {name: CONVERTERS[how] if isinstance(how, str) else how.get for name, how in spec.reads.items()}
+        self._into = reads.get(spec.into, number)
+        if spec.line:
+            self._mark = mark_of(spec.line)
+            self._prefixes = [mark_of(text) for text in (*log_format.prefixes, *(() if spec.prefixed else (_STAMP,)))]
+            self._make: Callable[..., Any] = partial(
+                step_events if spec.means == "step" else other_events, spec, log_format.name
+            )
+            marks = (*self._prefixes, self._mark)
+            self._converters = {name: read for mark in marks for name, read in mark.converters.items()}
+            self._fields, self._several, self._needs = self._converters, frozenset(PARTS), frozenset[str]()
+            self._extras: list[re.Pattern[str]] = []
+            targets = [(name, *converter(target)) for name, target in {**log_format.fields, **spec.fields}.items()]
+            self._of_line: list[str] = []
         else:
-            while text.startswith((" ", "\t"), start) and not self.spec.line.startswith(text[start]):
-                start += 1
-            match = self.mark.pattern.match(text, start)
-        if match is None:
-            return None
-        values.update(self.mark.values(match, line))
-        if not self.spec.whole:
-            return Head(values, text[match.end() :], match.end())
-        first = max(text.rfind("{", start, match.start()), start)
-        return Head(values, text[first : match.start()] + text[match.end() :], first)
+            texts = (spec.regex, spec.location, *spec.extras)
+            self._pattern, self._location, *self._extras = (make(filled(text, PIECES)) for text in texts)
+            self._make = EVENT_TYPES[spec.means]
+            self._fields, self._several, self._needs = _fields_of(self._make)
+            self._converters = {**self._fields, **reads}
+            groups = _GROUP.findall(" ".join(texts))
+            self._of_line = [] if spec.form else sorted(reads.keys() - set(groups))
+            targets = []
+            for name, target in spec.fields.items():
+                field, _, how = target.partition(" ")
+                targets.append((name, field, CONVERTERS[how] if how else self._fields.get(field, number)))
+        self._targets = {name: (field, name if field == LOSSES else None, read) for name, field, read in targets}
+        self._endings = [(name[1:], field, read) for name, field, read in targets if name.startswith("*")]
 
-    def read(self, line: Line) -> list[Spanned]:
-        """Return the events of the line, or nothing if it does not match."""
-        head = self.head(line)
-        if head is None:
+    def found(self, line: Line) -> Iterator[Found]:
+        """Yield each place in the line where the pattern matches."""
+        if not self.spec.line:
+            if not self.spec.location or self._location.search(line.prefix.location or ""):
+                for match in self._pattern.finditer(line.text):
+                    yield match, (match, *(pattern.search(line.text) for pattern in self._extras))
+            return
+        text = line.text[:_MAX_LINE]
+        before = next((match for prefix in self._prefixes if (match := prefix.pattern.match(text))), None)
+        if before or not self.spec.prefixed:
+            match = self._mark.match(text, before.end() if before else 0, anywhere=self.spec.anywhere)
+            if match:
+                yield match, (before, match)
+
+    def head(self, line: Line) -> str | None:
+        """Return the text of a block's first line, or None for another line."""
+        if not self.spec.line:
+            return line.text + self.spec.separator if any(one in line.text for one in self.spec.anchors) else None
+        return next((line.text[: match.end()] for match, _ in self.found(line)), None)
+
+    def read(self, line: Line, found: Found, end: int | None = None) -> list[Event | Spanned]:
+        """Return the events of a place in the line. `end` is where the text behind the match ends."""
+        spec, (match, matches) = self.spec, found
+        spans: dict[str, Any] = {}
+        for one in matches:
+            groups = {name: one.span(name) for name, text in one.groupdict().items() if text is not None} if one else {}
+            spans |= {name: line.span(at, self._converters.get(name, str)) for name, at in groups.items()}
+        texts = {name: span.value if name in spec.reads else span.text for name, span in spans.items()}
+        for name in self._several & spans.keys():
+            pattern = next((one for one in self._extras if name in one.groupindex), None)
+            places = pattern.finditer(line.text[:_SEARCHED]) if pattern else (match,)
+            spans[name] = tuple(line.span(one.span(name), self._converters[name]) for one in places)
+        values = self._of_groups(spans)
+        if (spec.line or spec.form in ("pairs", "json")) and not self._take_pairs(values, line, found, end):
             return []
-        found = pairs_in(head.rest, self.spec)
-        return self._events(head, found, line) if self._wanted(found) else []
-
-    def _wanted(self, found: Mapping[str, str]) -> bool:
-        """Return True if the line has the names and values that the spec requires."""
-        spec = self.spec
-        return (
-            all(name in found for name in spec.needs)
-            and not any(name in found for name in spec.without)
-            and all(name in found and found[name] in value.split(", ") for name, value in spec.where.items())
-        )
-
-    # --- its events -------------------------------------------------------------------------------------------------
-
-    def _events(self, head: Head, found: Mapping[str, str], line: Line) -> list[Spanned]:
-        values: dict[str, Any] = {LOSSES: {}, **self.spec.given}
-        for target, span in head.values.items():
-            values[target] = (span,) if target in PARTS else span
-        gather(values, placed(found, line.text, head.start, self.spec), line, self._target, PARTS)
-        message: Any = ""
-        if self.spec.means == "failure":
-            at = len(line.text) - len(line.text.lstrip())
-            message = line.span((at, at + len(line.text.strip()[:500])), str)
-        if self.spec.means in get_args(Part) and _RAY_REPEATS in line.text:
+        if (values and spec.regex and not value_of(values)) or (spec.means in _PARTS and _RAY_REPEATS in line.text):
             return []
-        origin = line.origin_spans
-        if value_of(time := values.pop("time", None)) is not None:
-            origin["logged_at"] = time
-        said = Spanned(self._made, {"message": message, "origin": origin, **values})
-        return [said] if said.events() else []
+        if value_of(values.get("logged_at")) is None:
+            values.pop("logged_at", None)
+        said = Spanned(self._make, line.origin_spans | self._given(texts, line) | values)
+        known_values = value_of(said.values)
+        if not known_values.keys() >= self._needs or not said.events():
+            return []
+        origin = {name: known_values.get(name) for name in line.origin}
+        failure = spec.failed.event(known_values.get("exit_code"), texts, origin) if spec.failed else ()
+        return [*failure, said, *(EVENT_TYPES[kind](**line.origin) for kind in spec.also)]
+
+    def _of_groups(self, spans: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that groups fill."""
+        into = self.spec.into
+        if not into or self.spec.form:
+            return {name: span for name, span in spans.items() if name in self._fields}
+        if "name" in spans:
+            return {into: {spans["name"].text: spans["value"]}}
+        return {into: {name: Span(span.start, span.text, int, int(span.text)) for name, span in spans.items()}}
+
+    def _take_pairs(self, values: dict[str, Any], line: Line, found: Found, end: int | None) -> bool:
+        """Add the names and values beside the match to `values`. Return False if some are missing that the line must
+        have.
+        """
+        spec, (match, (before, *_)) = self.spec, found
+        text, start = line.text[: _MAX_LINE if spec.line else end], match.end()
+        rest = text[start:]
+        if spec.whole:
+            begin = before.end() if before else 0
+            start = max(text.rfind("{", begin, match.start()), begin)
+            rest = text[start : match.start()] + rest
+        pairs = _pairs(rest, spec.form, spec.separator, spec.assign, spec.until)
+        wanted = all(name in pairs for name in spec.needs) and not any(name in pairs for name in spec.without)
+        if not wanted or any(pairs.get(name) not in value.split(", ") for name, value in spec.where.items()):
+            return False
+        of_groups = len(values)
+        for name, printed, at in _placed(pairs, line.text, start, spec):
+            field, key, convert = self._target(name)
+            if not field or not printed:
+                continue
+            span = Span(line.start + at, printed, convert, convert(printed))
+            if key is not None:
+                values.setdefault(field, {})[key] = span
+            elif field in self._several:
+                values[field] = (*values.get(field, ()), span)
+            elif value_of(values.get(field)) is None:
+                values[field] = span
+        of_pairs = list(values.values())[of_groups:]
+        return bool(spec.line) or any(value_of(value) not in (None, {}) for value in of_pairs)
 
     def _target(self, name: str) -> tuple[str, str | None, Convert]:
-        target, convert = self._targets.get(name, ("", str))
-        return target, name if target == LOSSES else None, convert
+        """Return (field, name within the field, converter) of a printed name. The field of an unknown name is empty."""
+        if name in self._targets:
+            return self._targets[name]
+        for ending, field, read in self._endings:
+            if name.endswith(ending):
+                return field, name.removesuffix(ending), read
+        return self.spec.into, name, self._into
 
-    def _made(self, losses: dict[str, float], message: str, origin: dict[str, Any], **values: Any) -> Iterator[Event]:
-        """Return the events for these values, by our names."""
-        if self.spec.means == "step":
-            yield from self._step(values, losses, origin)
-            if self.spec.then:
-                kind, fields = _MEANINGS[self.spec.then]
-                implied = {"implied": True} if kind is events.PartBegan else {}
-                yield kind(**fields, **implied, **origin)
-        else:
-            yield from self._other(values, losses, message, origin)
-
-    def _step(self, values: dict[str, Any], losses: dict[str, float], origin: dict[str, Any]) -> Iterator[Event]:
-        samples, tokens = values.get("step_in_samples"), values.get("step_in_tokens")
-        if samples is not None:
-            samples += (values.get("epoch") or 0) * (values.get("epoch_steps") or 0)
-        step = next((count for count in (samples, tokens) if count is not None), _step_of(values))
-        if step is None:
-            return
-        within = "step" not in values and "epoch_step" in values and "epoch_steps" not in values
-        yield from _memory(values, step, origin)
-        total = _total_of(values)
-        _time(values)
-        yield from _parts(values, origin, of_next=True)
-        known = {name: value for name, value in values.items() if name in _STEP_VALUES and (name != "epoch" or within)}
-        yield events.IterationLogged(
-            iteration=step,
-            train_iterations=total,
-            losses=losses,
-            in_samples=None if samples is None else True,
-            in_tokens=None if samples is not None or tokens is None else True,
-            format=self._format,
-            **known,
-            **origin,
+    def _given(self, texts: Mapping[str, Any], line: Line) -> dict[str, Any]:
+        """Return the values that the rule sets for all its lines, and the converters that read the whole line."""
+        values: dict[str, Any] = {
+            name: value.format_map(texts) if isinstance(value, str) else value for name, value in self.spec.sets.items()
+        }
+        whole = (0, len(line.text))
+        if length := self.spec.message_length or (_MESSAGE if self.spec.line and self.spec.means == "failure" else 0):
+            start = len(line.text) - len(line.text.lstrip())
+            values["message"] = line.span((start, start + len(line.text.strip()[:length])), str)
+        return (
+            values | {name: line.span(whole, self._converters[name]) for name in self._of_line} | dict(self.spec.given)
         )
 
-    def _other(
-        self, values: dict[str, Any], losses: dict[str, float], message: str, origin: dict[str, Any]
-    ) -> Iterator[Event]:
-        spec, step, means = self.spec, _step_of(values), self.spec.means
-        if means in _MEANINGS:
-            kind, fields = _MEANINGS[means]
-            given: dict[str, Any] = {
-                "iteration": step, "path": values.get("path"), "seconds": values.get("elapsed_seconds"),
-                "name": spec.name or self._format, "dataset": spec.name or "validation", "pattern": spec.name or None,
-                "failure": spec.failure, "message": message,
-                "losses": ({"lm loss": values["lm_loss"]} if "lm_loss" in values else {}) | losses,
-            }  # fmt: skip
-            given |= values if means == "evaluating" else {}
-            yield kind(**{name: given.get(name, fixed) for name, fixed in fields.items()}, **origin)
-        if means in ("settings", "begin"):
-            sizes = {_SIZES.get(name, name): values[name] for name in _SETTINGS if name in values}
-            if sizes:
-                yield events.SizesReported(values=sizes, **origin)
-        elif means not in _MEANINGS:
-            yield from _memory(values, step, origin)
-            yield from _parts(values, origin)
-            rates = {name: values[name] for name in ("tflops", "samples_per_second") if name in values}
-            if rates:
-                yield events.ThroughputReported(**rates, **origin)
+
+@cache
+def _fields_of(kind: type[Event]) -> tuple[dict[str, Convert], frozenset[str], frozenset[str]]:
+    """Return the usual converters of an event's fields, the fields with several values, and the required ones."""
+    fields = msgspec.structs.fields(kind)
+    return (
+        {field.name: _usual(field.type) for field in fields},
+        frozenset(field.name for field in fields if get_origin(field.type) is tuple),
+        frozenset(field.name for field in fields if field.required),
+    )
 
 
-def pairs_in(rest: str, spec: LineSpec) -> Mapping[str, str]:
-    """Return names and values of a text. The first value of a name counts."""
-    return _pairs(rest, spec.form, spec.separator, spec.assign, spec.until)
+def _usual(kind: Any) -> Convert:
+    kinds = get_args(kind) or (kind,)
+    return int if int in kinds else number if float in kinds else str
 
 
 @lru_cache(8)  # several readings cut the same line in the same way
 def _pairs(rest: str, form: str, separator: str, assign: str, until: str) -> dict[str, str]:
+    """Return names and values of a text. The first value of a name counts."""
     if form == "json":
         return flat_json(rest)
     if until:
@@ -226,30 +217,7 @@ def _pairs(rest: str, form: str, separator: str, assign: str, until: str) -> dic
     return found
 
 
-def gather(
-    values: dict[str, Any],
-    pairs: Iterable[tuple[str, str, int]],
-    line: Line,
-    target: Callable[[str], tuple[str, str | None, Convert]],
-    summed: Collection[str] = (),
-) -> None:
-    """Add (name, value, position) to the values. `target` returns for a printed name the field, the name within the
-    field and the converter. An empty field: the name is unknown. `summed`: fields with several values.
-    """
-    for name, text, at in pairs:
-        field, key, convert = target(name)
-        if not field or not text:
-            continue
-        span = Span(line.start + at, text, convert, convert(text))
-        if key is not None:
-            values.setdefault(field, {})[key] = span
-        elif field in summed:
-            values[field] = (*values.get(field, ()), span)
-        elif value_of(values.get(field)) is None:
-            values[field] = span
-
-
-def placed(found: Mapping[str, str], text: str, start: int, spec: LineSpec) -> Iterator[tuple[str, str, int]]:
+def _placed(found: Mapping[str, str], text: str, start: int, spec: LineSpec) -> Iterator[tuple[str, str, int]]:
     """Yield names and values with the position of each value in the line, which has them in this order from `start` on.
     -1: the line does not have the value as it is.
     """
@@ -269,60 +237,6 @@ def placed(found: Mapping[str, str], text: str, start: int, spec: LineSpec) -> I
 @cache
 def _around(assign: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![ \t])[ \t]*{re.escape(assign)}[ \t]+")
-
-
-def _time(values: dict[str, Any]) -> None:
-    """Return the seconds per iteration without the parts beside it. If no time is printed, compute it from tokens and
-    their rate.
-    """
-    between = sum(sum(values.get(name, ())) for name in _BETWEEN_STEPS)
-    if between and values.get("seconds_per_iteration", 0.0) > between:
-        values["seconds_per_iteration"] -= between
-    if not {"seconds_per_iteration", "elapsed_seconds"} & values.keys():
-        each, rate = values.get("tokens_per_iteration", 0.0), values.get("tokens_per_second", 0.0)
-        if rate > 0 and 0 < each / rate < _MAX_SECONDS:
-            values["seconds_per_iteration"] = each / rate
-
-
-def _step_of(values: Mapping[str, Any]) -> int | None:
-    """Return the step, by its number or by epoch and number in the epoch. None if the two contradict each other: a
-    progress bar is drawn once with its new count and the figures of the previous step.
-    """
-    step: int | None = values.get("step")
-    inside: int | None = values.get("epoch_step")
-    each: int | None = values.get("epoch_steps")
-    epoch: int = values.get("epoch") or 0
-    if inside is None:
-        return step
-    if step is None:
-        if epoch < 0 or (each and not inside):
-            return None  # not of this epoch: Lightning draws its bar at 0 once more before the next bar
-        return inside + epoch * (each or 0)
-    if epoch == 0 and step != inside:
-        return None
-    return step
-
-
-def _total_of(values: Mapping[str, Any]) -> int | None:
-    """Return the planned steps: as printed, else those of all epochs, else those of the only epoch."""
-    total: int | None = values.get("total")
-    if total is None and "epochs" in values and "epoch_steps" in values:
-        total = values["epochs"] * values["epoch_steps"]
-    elif total is None and not values.get("epoch") and values.get("step_in_samples") is None:
-        total = values.get("epoch_steps")
-    return total
-
-
-def _memory(values: Mapping[str, Any], step: int | None, origin: dict[str, Any]) -> Iterator[Event]:
-    reported = {MEMORY[name]: values[name] for name in MEMORY if name in values}
-    if reported:
-        yield events.MemoryReported(iteration=step, occasion="step", **reported, **origin)
-
-
-def _parts(values: Mapping[str, Any], origin: dict[str, Any], *, of_next: bool | None = None) -> Iterator[Event]:
-    parts: dict[str, tuple[float, float]] = {name: (sum(values[name]),) * 2 for name in PARTS if name in values}
-    if parts:
-        yield events.TimersReported(speaker="megatron", timers=parts, of_next=of_next, **origin)
 
 
 def flat_json(text: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from megatron_monitor.parsers.declared.failures import ended_by, failure_of, is_victim, signal_in
-from megatron_monitor.parsers.declared.marks import LineMark
+from megatron_monitor.parsers.declared.marks import mark_of
 from megatron_monitor.parsers.declared.targets import CONVERTERS, PIECES, converter
 from megatron_monitor.parsers.events import EVENT_TYPES, Event, Failure, FailureSeen, Teller
 from megatron_monitor.parsers.patterns import filled
@@ -228,7 +228,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
 
     def _problems_of_mark(self) -> Iterator[tuple[str, str]]:
         try:
-            mark = LineMark(self.line)
+            mark = mark_of(self.line)
         except ValueError as error:
             yield "line", str(error)
             return
@@ -272,11 +272,11 @@ class Format(Struct, frozen=True, kw_only=True):
             yield "name", "expected small letters, digits and dashes, 40 at most, a letter first"
         for index, text in enumerate(self.prefixes):
             try:
-                mark = LineMark(text)
+                mark = mark_of(text)
             except ValueError as error:
                 yield f"prefixes.{index}", str(error)
             else:
-                if [name for name, _ in mark.captured if name not in ("time", "step", "epoch")]:
+                if mark.converters.keys() - {"logged_at", "step", "epoch"}:
                     yield f"prefixes.{index}", "a prefix tells {time} and no other value"
         if not self.prefixes:
             for index, spec in enumerate(self.lines):

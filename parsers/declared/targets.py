@@ -132,7 +132,9 @@ UNITS: Final[dict[str, dict[str, Convert]]] = {
 
 @cache  # names repeat in every line of every format
 def converter(target: str) -> tuple[str, Convert]:
-    """Return our name and the converter for a text such as `allocated MiB`. Raises ValueError with what is wrong."""
+    """Return the name of the value and its converter for a text such as `allocated MiB`. Raises ValueError with what is
+    wrong.
+    """
     name, _, unit = target.strip().partition(" ")
     known = UNITS.get(name)
     if known is None:
@@ -140,7 +142,7 @@ def converter(target: str) -> tuple[str, Convert]:
     if unit.strip() not in known:
         units = ", ".join(repr(each) for each in known if each) or "none"
         raise ValueError(f"{name} has no unit {unit.strip()!r}; there are {units}")
-    return name, known[unit.strip()]
+    return "logged_at" if name == "time" else name, known[unit.strip()]
 
 
 _STEP = lazy(r"global_step(\d{1,12})")

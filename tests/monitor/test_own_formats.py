@@ -133,7 +133,7 @@ def test_no_mark_hangs(mark: str, text: str) -> None:
     """What a placeholder has taken it keeps: a line made to fit nearly is given up at once."""
     spec = LineSpec(means="step", line=mark, anywhere=not mark.startswith("abc"))
     assert not list(spec.problems())
-    reading = LineReader(Format(name="x", lines=(spec,), samples=(FormatSample(line="x"),)), spec, ())
+    reading = LineReader(Format(name="x", lines=(spec,), samples=(FormatSample(line="x"),)), spec)
     line = Line(text, Prefix())
     reading.head(line)
     began = time.process_time()
