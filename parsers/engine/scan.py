@@ -12,7 +12,7 @@ from ahocorasick_rs import BytesAhoCorasick
 from msgspec import Struct
 
 from megatron_monitor.parsers.engine.prefixes import Prefix, iso_time
-from megatron_monitor.parsers.engine.spans import SHAPE, Span, Spanned
+from megatron_monitor.parsers.engine.spans import SHAPE, Span, Spanned, events_of
 from megatron_monitor.parsers.events import Event
 
 
@@ -97,10 +97,7 @@ class Rule(Struct, frozen=True):
     def items(self, line: Line) -> Iterator[Event | Gatherer]:
         """Return the answer with all spans converted to values."""
         for item in self.read(line):
-            if isinstance(item, Spanned):
-                yield from item.events()
-            else:
-                yield item
+            yield from [item] if isinstance(item, Gatherer) else events_of(item)
 
 
 class Scanner:

@@ -5,8 +5,9 @@ The shape of a line is the line with each digit as `0`. A rule reads the first l
 function, which reads further lines of the shape: a slice of the line's bytes and a converter for each value.
 """
 
+import operator
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import lru_cache
@@ -97,8 +98,6 @@ class Layout:
         """
         self._objects: list[Any] = [LogEvent]
         self._tests: list[str] = []
-        self._numbers: list[tuple[int, int, int, int]] = []
-        """Of each slice the first and the last number in it, and where it begins and ends beside them."""
         events = [event for _, said in answer for event in events_of(said)]
         wanted = [used is None or used(event) for event in events]
         self.used = any(wanted) or not events
@@ -115,14 +114,10 @@ class Layout:
 
     def fitted(self, shape: bytes) -> "Layout":
         """Return the layout for a shape whose numbers have other widths. Raises NoLayoutError."""
-        if not self._numbers:
-            before = [match.span() for match in _NUMBERS.finditer(self._raw)]
-            starts, ends = [start for start, _ in before], [end for _, end in before]
-            for at in self._slices:
-                first, last = bisect_right(ends, at.start), bisect_left(starts, at.stop) - 1
-                self._numbers.append((first, at.start - starts[first], last, at.stop - ends[last]))
-        after = [match.span() for match in _NUMBERS.finditer(shape)]
-        slices = [slice(after[one][0] + left, after[two][1] + right) for one, left, two, right in self._numbers]
+        ends, ends_now = ([match.end() for match in _NUMBERS.finditer(one)] for one in (self._raw, shape))
+        moved = [0, *map(operator.sub, ends_now, ends)]  # how far a place behind so many numbers moves
+        slices = [slice(*(place + moved[bisect_right(ends, place)] for place in (at.start, at.stop)))
+                  for at in self._slices]  # fmt: skip
         if any(not form.fullmatch(shape, slices[one].start, slices[two].stop) for one, two, form in self._forms):
             raise NoLayoutError
         other = copy(self)

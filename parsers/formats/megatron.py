@@ -9,8 +9,7 @@ consumed_samples=  768 | elapsed_time_per_iteration_ms=17711.7 | lm loss=11.2 | 
 """
 
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct, field
@@ -34,10 +33,8 @@ from megatron_monitor.parsers.events import Event, IterationLogged, Malformed, M
 from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.programs import ARGONNE, recognised
 
-# ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`
-_START = lazy(r"iteration[ ]{1,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
-# ` iteration=       3/  100000 | consumed_samples=...`
-_ARGONNE_START = lazy(r"iteration=[ ]{0,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
+# ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`, Argonne's ` iteration=       3/  1000 |`
+_START = lazy(r"iteration(?:[ ]{1,20}|(=)[ ]{0,20})(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
 # `iteration time: 4.125 s samples/sec: 3.8`: a fork's two fields in one piece
 _SEVERAL = lazy(rf"([A-Za-z][\w/ .()-]{{0,60}}?):[ ]{{1,20}}({NUMBER}(?:[ ](?:ms|s|min|h)\b)?)", re.IGNORECASE)
 # Full printed shapes: `6.9E+00`, `149.02`, `13.3TFLOPS`, `35.8%`
@@ -49,11 +46,10 @@ _NAME = lazy(r"[A-Za-z\[][\w .,()/%*+#<>=\[\]-]{0,79}")
 # `+ grep 'iteration 5/ 10 |...`: the shell's trace of a command; `  log_format ........ iteration 5/ 10 |`: an argument
 _ECHO = lazy(r"\++ |[A-Za-z]\w{0,99} \.{2,99} ")
 
+# `150.00GB/105.98GB/255.98GB/58.60%`: what the processes use of a GPU's memory, what is free, and all of it
+_MEMORY = lazy(r"(?P<used>[^/]+)/[^/]*/(?P<whole>[^/]+)")
 _MAX_FIELDS = 100  # the longest real line has 20; the bound limits the event of a hostile line
 _MAX_PIECE = 200
-
-_Split = Callable[[str], tuple[str, str] | None]
-
 
 _READ: dict[str, Convert] = {
     read.__name__: read for read in (duration, finite, integer, milliseconds, number, ratio, str, teraflops)
@@ -125,7 +121,7 @@ def _is_whole(text: str, attribute: str, convert: Convert) -> bool:
     return _WHOLE.fullmatch(text) is not None and (attribute != "learning_rate" or "E" in text.upper())
 
 
-def read_fields(line: Line, lead: tuple[int, int], rest: tuple[int, int], split: _Split) -> _Fields:
+def read_fields(line: Line, lead: tuple[int, int], rest: tuple[int, int], argonne: bool) -> _Fields:
     """Read the `|`-separated fields of one line. `lead` and `rest` are positions in the text. Of text that another
     writer appended, only known fields are read.
     """
@@ -138,7 +134,7 @@ def read_fields(line: Line, lead: tuple[int, int], rest: tuple[int, int], split:
     for index, piece in enumerate(pieces):
         end += len(piece) + 1
         place = end + (lead[0] if end <= seam else rest[0] - seam)
-        pair = split(piece)
+        pair = _argonne_pair(piece) if argonne else name_and_value(piece)
         if pair is None:
             foreign = True
             continue
@@ -153,12 +149,10 @@ def read_fields(line: Line, lead: tuple[int, int], rest: tuple[int, int], split:
     return found
 
 
-def iterations(
-    line: Line, start: re.Pattern[str], split: _Split, format_name: str | None = None
-) -> Iterator[Event | Spanned]:
+def iterations(line: Line) -> Iterator[Event | Spanned]:
     """Yield the iterations of a line. Text before and after them is allowed."""
     text = line.text
-    matches = [match for match in start.finditer(text) if not (match.start() and _is_word(text[match.start() - 1]))]
+    matches = [match for match in _START.finditer(text) if not (match.start() and _is_word(text[match.start() - 1]))]
     if not matches:
         return
     floors = [0, *(match.end() for match in matches)]
@@ -167,32 +161,24 @@ def iterations(
     if _ECHO.match(before):
         return
     for match, lead, end in zip(matches, leads, [*leads[1:], len(text)], strict=True):
-        found = read_fields(line, (lead, match.start()), (match.end(), end), split)
+        argonne = match[1] is not None
+        found = read_fields(line, (lead, match.start()), (match.end(), end), argonne)
         if found.reported:
-            total = line.span(match.span(2), integer) if match[2].isdecimal() else None
             values = {
-                "iteration": line.span(match.span(1), int), "train_iterations": total, "losses": found.losses,
-                "format": format_name or recognised(found.names),
+                "iteration": line.span(match.span(2), int), "losses": found.losses,
+                "train_iterations": line.span(match.span(3), integer) if match[3].isdecimal() else None,
+                "format": ARGONNE.name if argonne else recognised(found.names),
             }  # fmt: skip
             memory = found.values.pop("memory", None)
             yield Spanned(IterationLogged, values | found.values | line.origin_spans)
-            if memory is not None:
-                sizes = _sizes(memory) | {"iteration": values["iteration"]}
-                yield Spanned(_reported, sizes | line.origin_spans)
+            if memory is not None and (sizes := _MEMORY.match(memory.text)):
+                at = memory.start - line.start
+                known = {name: line.span((at + sizes.start(name), at + sizes.end(name)), byte_size)
+                         for name in ("used", "whole")}  # fmt: skip
+                yield Spanned(_reported, known | {"iteration": values["iteration"]} | line.origin_spans)
         elif not before and found.names:
-            yield Malformed(rule=f"{format_name or 'megatron'}.iteration", text=text.strip()[:500], **line.origin)
-
-
-def _sizes(memory: Span) -> dict[str, Span | None]:
-    """Return the first and the third of `150.00GB/105.98GB/255.98GB/58.60%`: what the processes use of a GPU's memory,
-    and all of it.
-    """
-    used, free, whole, *_ = *memory.text.split("/"), "", "", ""
-    at = memory.start + len(used) + len(free) + 2
-    spans = ((memory.start, used), (at, whole))
-    return dict(
-        zip(("used", "whole"), (Span(start, text, byte_size, byte_size(text)) for start, text in spans), strict=True)
-    )
+            rule = f"{ARGONNE.name if argonne else 'megatron'}.iteration"
+            yield Malformed(rule=rule, text=text.strip()[:500], **line.origin)
 
 
 def _reported(used: int | None = None, whole: int | None = None, **others: Any) -> Iterator[Event]:
@@ -219,11 +205,10 @@ def _argonne_pair(piece: str) -> tuple[str, str] | None:
     return (TABLES["argonne"].get(name, name), value.strip()) if separator and name else None
 
 
-_ARGONNE = partial(iterations, start=_ARGONNE_START, split=_argonne_pair, format_name=ARGONNE.name)
 # The beginnings that _START matches; `iteration ` alone would also select each `per iteration (ms)`.
 _ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
 
 RULES: tuple[Rule, ...] = (
-    Rule("argonne.iteration", (b"iteration=",), _ARGONNE),
-    Rule("megatron.iteration", _ANCHORS, partial(iterations, start=_START, split=name_and_value)),
+    Rule("argonne.iteration", (b"iteration=",), iterations),
+    Rule("megatron.iteration", _ANCHORS, iterations),
 )
