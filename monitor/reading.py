@@ -6,7 +6,7 @@ from typing import IO, TypeAlias
 
 from megatron_monitor.config import Config
 from megatron_monitor.parsers.engine.memo import Memo
-from megatron_monitor.parsers.engine.scan import Rule, Scanner
+from megatron_monitor.parsers.engine.scan import Rule
 from megatron_monitor.parsers.events import Event, LogEvent, TimeShown
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import CLOCK_RULES, RULES, rules_with
@@ -36,7 +36,7 @@ def _memo(rules: tuple[Rule, ...]) -> Memo:
     for known, memo in _memos:
         if known is rules:
             return memo
-    _memos[:] = [*_memos[-1:], (rules, Memo(Scanner(rules), used))]
+    _memos[:] = [*_memos[-1:], (rules, Memo(rules, used))]
     return _memos[-1][1]
 
 
@@ -55,7 +55,7 @@ def dated_events(
 
 @lru_cache(maxsize=2)
 def _dated_memo(rules: tuple[Rule, ...]) -> Memo:
-    return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated)
+    return Memo((*rules, *CLOCK_RULES[len(RULES) :]), _used_or_dated)
 
 
 def _used_or_dated(event: Event) -> bool:

@@ -13,36 +13,32 @@ from collections.abc import Sequence
 from copy import deepcopy
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from megatron_monitor.parsers.engine.fields import rejected
 from megatron_monitor.parsers.engine.lines import MAX_LINE_BYTES, LineSplitter, Part
 from megatron_monitor.parsers.engine.memo import Known, Memo
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
-from megatron_monitor.parsers.engine.scan import Gatherer, Line, Scanner
-from megatron_monitor.parsers.engine.spans import Spanned, events_of
-from megatron_monitor.parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed, TrainerProgressed
+from megatron_monitor.parsers.engine.scan import Gatherer, Line
+from megatron_monitor.parsers.engine.spans import events_of
+from megatron_monitor.parsers.events import ANSI, LineDiscarded, LogEvent, TrainerProgressed
 from megatron_monitor.parsers.inferred import InferredSteps
 from megatron_monitor.parsers.redaction import in_key, masked
 from megatron_monitor.parsers.registry import GATHERERS, RULES
 from megatron_monitor.parsers.wrappers import Unwrapper
 
-_MALFORMED = 500  # maximum characters of a line in a report about malformed lines
 _KEY_LINES = 120  # lines of a private key of 16,384 bits
 _BYTE_ORDER = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
 """Byte order marks of UTF-16 and UTF-8. The NULs of UTF-16 are dropped like those of holes (lines.py)."""
 _MAX_REMEMBERED = 1000  # maximum bytes of a line that is remembered
 _LINE = attrgetter("line")
-_Said: TypeAlias = tuple[str, Event | Spanned | Gatherer]
-"""The name of a rule and its answer."""
 
 
 @cache
 def _default_memo() -> Memo:
-    return Memo(Scanner(RULES))
+    return Memo(RULES)
 
 
 class Bookmark(Struct, omit_defaults=True, gc=False):
@@ -74,7 +70,6 @@ class SourceReader:
 
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES, memo: Memo | None = None) -> None:
         self._memo = memo or _default_memo()
-        self._rules = self._memo.scanner.rules
         self._splitter = LineSplitter(max_line_bytes=max_line_bytes)
         self._open: list[tuple[str, Gatherer]] = []
         self.fed_bytes = 0
@@ -235,23 +230,26 @@ class SourceReader:
         return found, places
 
     def _read_line(self, raw: bytes, number: int, shape: Known, out: list[LogEvent]) -> None:
-        """Offer each part of the line to the open gatherers and then to the rules, and remember their answer for its
-        shape.
+        """Offer each part of the line to the open gatherers and then to the rules until one has an answer, and remember
+        it for the shape.
         """
         secret = self._key_lines > 0 or b"PRIVATE KEY" in raw
         if secret:
             raw = self._without_key(raw)
         found: list[LogEvent] = []
-        rules = shape.rules if shape else ()
         parts = _segments(raw)
         for segment, line in parts:
             shown = segment or raw
             if self._offered(line, number, shown, found):
                 continue
-            items, asked = self._read_by_rules(line, rules)
-            if shape and not secret and len(parts) == 1 and (not items or shown is raw):
-                self._memo.learn(shape, raw, asked, items)
-            for name, item in items:
+            said, asked, name = list[Any](), 0, ""
+            for asked, rule in enumerate(shape.rules if shape else (), 1):  # noqa: B007
+                name, said = rule.name, list(rule.read(line))
+                if said:
+                    break
+            if shape and not secret and len(parts) == 1 and (not said or shown is raw):
+                self._memo.learn(shape, raw, asked, said)
+            for item in said:
                 if isinstance(item, Gatherer):
                     self._open.append((name, item))
                 else:
@@ -270,24 +268,6 @@ class SourceReader:
         if b"PRIVATE KEY" in raw:
             self._key_lines = 0 if b"-----END " in raw else _KEY_LINES
         return in_key(raw) if inner else raw
-
-    def _read_by_rules(self, line: Line, rules: tuple[int, ...]) -> tuple[list[_Said], int]:
-        """Return the answer of the first rule that has one, and how many rules were asked. A number out of bounds
-        (fields.py) makes the line malformed as well.
-        """
-        malformed, asked = "", 0
-        items: list[_Said] = []
-        for asked, index in enumerate(rules, 1):  # noqa: B007
-            rule = self._rules[index]
-            before = rejected()
-            items = [(rule.name, item) for item in rule.read(line)]
-            if rejected() != before:
-                malformed = malformed or rule.name
-            if items:
-                break
-        if malformed:
-            items.append((malformed, Malformed(rule=malformed, text=line.text[:_MALFORMED], **line.origin)))
-        return items, asked
 
     def _offered(self, line: Line, number: int, shown: bytes | str, out: list[LogEvent]) -> bool:
         """Return True if an open gatherer took the line."""

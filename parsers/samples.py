@@ -6,7 +6,7 @@ from typing import Any
 from megatron_monitor.parsers.declared.schema import Format, FormatSample
 from megatron_monitor.parsers.engine.fields import number
 from megatron_monitor.parsers.engine.memo import Memo
-from megatron_monitor.parsers.engine.scan import Rule, Scanner
+from megatron_monitor.parsers.engine.scan import Rule
 from megatron_monitor.parsers.events import LogEvent, to_fields
 from megatron_monitor.parsers.reader import SourceReader
 
@@ -15,7 +15,7 @@ def differences(log_format: Format, rules: Sequence[Rule]) -> Iterator[tuple[int
     """Yield (index of the sample, what it gives instead) for each sample that is read differently. `rules` are all
     rules, those of the format first.
     """
-    memo = Memo(Scanner(rules))
+    memo = Memo(rules)
     for index, sample in enumerate(log_format.samples):
         found = read(sample, memo)
         trouble = _difference(log_format, sample, found)

@@ -3,16 +3,14 @@
 Fields are matched by name, because programs add, drop and reorder them from version to version.
 
 Numbers are bounded here: an integer beyond 64 bits, a size larger than any memory and a time or rate that is not finite
-give None. `rejected` counts them, and the reader reports their lines as malformed.
+give None.
 """
 
 import re
 from math import isfinite
-from typing import TypeVar
 
 from megatron_monitor.parsers.patterns import lazy
 
-N = TypeVar("N", int, float)
 MIB = 1024**2
 GIB = 1024**3
 
@@ -32,22 +30,6 @@ _BYTES = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*((?:[KMGT]i?)?B|bytes)?\b", re.IGNOREC
 _FLOPS = lazy(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECASE)
 _TIME_UNIT = lazy(r"\s(ms|s|min|h)$")
 _MAX_INTEGER = 10**18  # limit of a signed 64-bit counter
-
-
-_rejected = [0]
-"""Count of rejected numbers. Compare it before and after a line. For one thread at a time."""
-
-
-def rejected() -> int:
-    """Return the number of values out of bounds so far."""
-    return _rejected[0]
-
-
-def _bounded(value: N, holds: bool) -> N | None:
-    if holds:
-        return value
-    _rejected[0] += 1
-    return None
 
 
 def name_and_value(piece: str) -> tuple[str, str] | None:
@@ -83,7 +65,7 @@ def number(text: str) -> float | None:
 def finite(text: str) -> float | None:
     """Return the number, or None if it is not finite: for times, rates and sizes."""
     value = number(text)
-    return None if value is None else _bounded(value, isfinite(value))
+    return value if value is not None and isfinite(value) else None
 
 
 def whole(value: float) -> int | None:
@@ -97,10 +79,10 @@ def integer(text: str) -> int | None:
         whole = int(text)
     except ValueError:
         value = number(text)
-        if value is None or _bounded(value, abs(value) < _MAX_INTEGER) is None:  # NaN fails the comparison as well
+        if value is None or not abs(value) < _MAX_INTEGER:  # NaN fails the comparison as well
             return None
         return int(value) if value == int(value) else None
-    return _bounded(whole, abs(whole) < _MAX_INTEGER)
+    return whole if abs(whole) < _MAX_INTEGER else None
 
 
 # `1h 2m 3s`, `2 days 1m`
@@ -154,7 +136,7 @@ def clock(text: str) -> float | None:
             total = total * 60.0 + float(part)
     except ValueError:
         return None
-    return total if isfinite(total) else _bounded(total, False)
+    return total if isfinite(total) else None
 
 
 def per_second(text: str) -> float | None:
@@ -183,7 +165,7 @@ def gibibytes(text: str) -> int | None:
 
 def _bytes(value: float | None, unit: float) -> int | None:
     """Return bytes, or None beyond any memory."""
-    return None if value is None or _bounded(value, abs(value * unit) < _MAX_INTEGER) is None else round(value * unit)
+    return round(value * unit) if value is not None and abs(value * unit) < _MAX_INTEGER else None
 
 
 def byte_size(text: str) -> int | None:
@@ -200,4 +182,4 @@ def teraflops(text: str) -> float | None:
     """
     match = _FLOPS.match(text)
     value = float(match[1]) * _FLOPS_UNITS[(match[2] or "").lower()] if match else None
-    return None if value is None else _bounded(value, isfinite(value))
+    return value if value is not None and isfinite(value) else None

@@ -1,18 +1,13 @@
-"""What a rule is, and which rules may match a line: literals first, regular expressions after.
+"""What a line is, and the rules and gatherers that read lines."""
 
-Most lines of a training log are noise. Each rule names anchors: literals, at least one of which is in each of its
-lines. One pass finds all anchors. Only lines with an anchor are decoded and read.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ahocorasick_rs import BytesAhoCorasick
 from msgspec import Struct
 
 from megatron_monitor.parsers.engine.prefixes import Prefix, iso_time
-from megatron_monitor.parsers.engine.spans import SHAPE, Span, Spanned, events_of
+from megatron_monitor.parsers.engine.spans import Span, Spanned, events_of
 from megatron_monitor.parsers.events import Event
 
 
@@ -77,7 +72,7 @@ class Gatherer(Struct):
 
 class Rule(Struct, frozen=True):
     """`read` returns events or an open Gatherer for a line with one of `anchors`, or nothing if the line is not its
-    own.
+    own. A digit of an anchor stands for any digit.
 
     Rules are asked in order. The first answer is used.
     """
@@ -98,38 +93,3 @@ class Rule(Struct, frozen=True):
         """Return the answer with all spans converted to values."""
         for item in self.read(line):
             yield from [item] if isinstance(item, Gatherer) else events_of(item)
-
-
-class Scanner:
-    """Finds the rules that may match a line: those with an anchor in it.
-
-    Anchors are searched in the line's shape (spans.py), with the anchors' own digits as `0`. The result for one line is
-    valid for all lines of its shape. A rule that does not match returns nothing.
-    """
-
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self.rules = tuple(rules)
-        wanted: dict[bytes, list[int]] = {}
-        for index, rule in enumerate(self.rules):
-            for anchor in rule.anchors:
-                wanting = wanted.setdefault(anchor.translate(SHAPE), [])
-                if index not in wanting:
-                    wanting.append(index)
-        self._wanted = tuple(wanted.values())
-        self._find = BytesAhoCorasick(list(wanted)).find_matches_as_indexes
-
-    def rules_of(self, shapes: Sequence[bytes]) -> list[tuple[int, ...]]:
-        """Return, for each shape, the ordered indices of the rules that may match its lines. Most shapes have none."""
-        hits = self._find(b"\n".join(shapes), overlapping=True)
-        if not hits:
-            return [()] * len(shapes)
-        found: list[tuple[int, ...]] = []
-        at, end = 0, -1
-        for shape in shapes:
-            end += len(shape) + 1
-            rules: set[int] = set()
-            while at < len(hits) and hits[at][1] < end:
-                rules.update(self._wanted[hits[at][0]])
-                at += 1
-            found.append(tuple(sorted(rules)))
-        return found

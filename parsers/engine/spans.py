@@ -83,10 +83,11 @@ class Layout:
     def __init__(
         self,
         raw: bytes,
-        answer: Sequence[tuple[str, Spanned | Event]],
+        rule: str,
+        answer: Sequence[Spanned | Event],
         used: Callable[[Event], bool] | None,
     ) -> None:
-        """Create the layout from `raw`, the first line of the shape, and `answer`, the rules' answer for it. Raises
+        """Create the layout from `raw`, the first line of the shape, and the answer of a rule for it. Raises
         NoLayoutError. `used` returns True if the reader needs an event. None: all events are needed, redrawn progress
         bars included.
         """
@@ -98,13 +99,13 @@ class Layout:
         """
         self._objects: list[Any] = [LogEvent]
         self._tests: list[str] = []
-        events = [event for _, said in answer for event in events_of(said)]
+        events = [event for said in answer for event in events_of(said)]
         wanted = [used is None or used(event) for event in events]
         self.used = any(wanted) or not events
         """False if the reader needs none of the events of such lines."""
         self.redrawn = used is not None and all(event.redrawn for event in events)
         """True if a repeated line adds nothing: a progress bar is redrawn again and again."""
-        found = f"\n   found = [{', '.join([self._events(*one) for one in answer])}]"
+        found = f"\n   found = [{', '.join([self._events(rule, said) for said in answer])}]"
         result = "found or None" if answer else "found"
         if not all(wanted):
             result = f"[one for one in found if {self._object(used)}(one.event)]"

@@ -33,7 +33,7 @@ from megatron_monitor.parsers.events import Event, IterationLogged, Malformed, M
 from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.programs import ARGONNE, recognised
 
-# ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`, Argonne's ` iteration=       3/  1000 |`
+# ` iteration       30/    1000 | consumed ...`, ` iteration  30/infinity |`, Argonne's ` iteration=       3/  1000 |`
 _START = lazy(r"iteration(?:[ ]{1,20}|(=)[ ]{0,20})(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
 # `iteration time: 4.125 s samples/sec: 3.8`: a fork's two fields in one piece
 _SEVERAL = lazy(rf"([A-Za-z][\w/ .()-]{{0,60}}?):[ ]{{1,20}}({NUMBER}(?:[ ](?:ms|s|min|h)\b)?)", re.IGNORECASE)

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_monitor.parsers.engine.fields import rejected
 from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.prefixes import segments, strip_prefixes
-from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule, Scanner
-from megatron_monitor.parsers.events import ANSI, Event, LogEvent, Malformed
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
+from megatron_monitor.parsers.events import ANSI, Event, LogEvent
 from megatron_monitor.parsers.inferred import InferredSteps
 from megatron_monitor.parsers.reader import SourceReader
 from megatron_monitor.parsers.registry import CLOCK_RULES, RULES
@@ -53,12 +52,9 @@ def _said(line: Line, raw: bytes, gatherers: list[tuple[str, Gatherer]]) -> list
             gatherers.remove((name, gatherer))
         if duration:
             return said
-    malformed = ""
     for rule in RULES:
         if any(anchor in raw for anchor in rule.anchors):
-            before = rejected()
             items = list(rule.items(line))
-            malformed = malformed or (rule.name if rejected() != before else "")
             for item in items:
                 if isinstance(item, Event):
                     said.append((rule.name, item))
@@ -66,8 +62,6 @@ def _said(line: Line, raw: bytes, gatherers: list[tuple[str, Gatherer]]) -> list
                     gatherers.append((rule.name, item))
             if items:
                 break
-    if malformed:
-        said.append((malformed, Malformed(rule=malformed, text=line.text[:500], **line.origin)))
     return said
 
 
@@ -77,8 +71,6 @@ def read(data: bytes, memo: Memo, size: int = 1 << 20) -> Found:
     entries = [entry for place in range(0, len(data), size) for entry in reader.feed(data[place : place + size])]
     return [(entry.line, entry.rule, repr(entry.event)) for entry in [*entries, *reader.flush()]]
 
-
-SCANNER = Scanner(RULES)
 
 # `#` is a digit to be drawn.
 PLANNED = [re.sub(r"(?<![A-Za-z_])\d", "#", form["text"]) for form in ITERATIONS.values() if form["text"].isprintable()]
@@ -154,7 +146,7 @@ def test_every_path_gives_what_looking_at_every_line_gives(data: bytes, size: in
 
 def check_paths(data: bytes, size: int) -> None:
     """The law itself."""
-    expected, memo = naive(data), Memo(SCANNER)
+    expected, memo = naive(data), Memo(RULES)
     for _ in range(3):
         assert read(data, memo) == expected
     assert read(data, memo, size) == expected
@@ -169,7 +161,7 @@ def test_lines_that_come_one_by_one_give_the_same(data: bytes, chance: random.Ra
 
 def check_one_by_one(data: bytes, chance: random.Random) -> None:
     """The law itself, as above."""
-    expected, memo = naive(data), Memo(SCANNER)
+    expected, memo = naive(data), Memo(RULES)
     for held_back in (0.1, 0.7):
         single, whole = (SourceReader(memo=memo) for _ in range(2))
         held, entries = b"", []
@@ -194,7 +186,7 @@ def test_spans_are_used(form: str) -> None:
     lines = [form.replace("#", digit).encode() for digit in "123456789"]
     asked: list[str] = []
     rules = [Rule(rule.name, rule.anchors, _noting(rule, asked), rule.by_digits) for rule in RULES]
-    memo = Memo(Scanner(rules))
+    memo = Memo(rules)
     reader = SourceReader(memo=memo)
     for line in lines[:1]:
         assert reader.feed(line + b"\n")
@@ -217,7 +209,7 @@ def test_numbers_that_are_too_wide_are_none(width: int) -> None:
     """A counter beyond 64 bits is absent, by its span as by its rule."""
     line = " iteration   10/  500 | consumed samples: {} | lm loss: 2.5E+00 |\n"
     data = "".join(line.format(digit * n) for n in (3, 4, 5, 6, 7, width) for digit in "123").encode()
-    assert read(data, Memo(SCANNER)) == naive(data)
+    assert read(data, Memo(RULES)) == naive(data)
 
 
 SAMPLES = [
@@ -231,13 +223,13 @@ def test_what_a_shape_says_depends_on_no_digit() -> None:
     """What was learned of a line gives what the rules give for other digits in its place. So a rule that decides by a
     number is `by_digits`, and each span is the one that its value was read from. Digits of a name stay: `bf16_mfu`.
     """
-    chance, memo = random.Random(1), Memo(Scanner(CLOCK_RULES))
+    chance, memo = random.Random(1), Memo(CLOCK_RULES)
     for sample in SAMPLES:
         raw = sample.encode()
         SourceReader(memo=memo).feed(raw + b"\n")
         for _ in range(4):
             other = re.sub(rb"(?<![A-Za-z_\d])\d+", lambda match: _digits(chance, len(match[0])), raw) + b"\n"
-            learned, read_anew = (SourceReader(memo=one).feed(other) for one in (memo, Memo(memo.scanner)))
+            learned, read_anew = (SourceReader(memo=one).feed(other) for one in (memo, Memo(CLOCK_RULES)))
             assert list(map(repr, learned)) == list(map(repr, read_anew))
 
 
@@ -252,11 +244,11 @@ DICTS = [
 @pytest.mark.parametrize("sample", DICTS)
 def test_what_a_shape_says_of_numbers_of_other_widths(sample: str) -> None:
     """What was learned of a line reads those that differ in the widths of their numbers as the rules do."""
-    chance, memo = random.Random(1), Memo(Scanner(CLOCK_RULES))
+    chance, memo = random.Random(1), Memo(CLOCK_RULES)
     SourceReader(memo=memo).feed(sample.encode() + b"\n")
     for _ in range(100):
         widths = re.sub(rb"(?<![A-Za-z_\d])\d+", lambda _: _digits(chance, chance.randrange(1, 4)), sample.encode())
-        learned, read_anew = (SourceReader(memo=one).feed(widths + b"\n") for one in (memo, Memo(memo.scanner)))
+        learned, read_anew = (SourceReader(memo=one).feed(widths + b"\n") for one in (memo, Memo(CLOCK_RULES)))
         assert list(map(repr, learned)) == list(map(repr, read_anew))
 
 

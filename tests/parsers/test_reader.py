@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from megatron_monitor.parsers.engine.fields import milliseconds_range
 from megatron_monitor.parsers.engine.memo import Memo
-from megatron_monitor.parsers.engine.scan import Line, Rule, Scanner
+from megatron_monitor.parsers.engine.scan import Line, Rule
 from megatron_monitor.parsers.engine.spans import Spanned
 from megatron_monitor.parsers.events import (
     ArgumentsDumped,
@@ -209,7 +209,7 @@ def test_of_the_events_of_a_line_the_needed_ones_are_returned() -> None:
         timers = Spanned(TimersReported, {"speaker": "megatron", "timers": {"all": time}})
         return [timers, Spanned(MilestoneReached, {"milestone": "launched"})]
 
-    memo = Memo(Scanner((Rule("times", (b"times",), read),)), lambda event: isinstance(event, TimersReported))
+    memo = Memo((Rule("times", (b"times",), read),), lambda event: isinstance(event, TimersReported))
     found = [entry.event for entry in SourceReader(memo=memo).feed(b"times 1.5\ntimes 2.5\ntimes 3.5\n")]
     assert found == [
         TimersReported(speaker="megatron", timers={"all": (time, time)}) for time in (0.0015, 0.0025, 0.0035)
@@ -224,7 +224,7 @@ def test_noise_is_noise_for_the_rest_of_its_block() -> None:
         asked.append(line.text)
         return []
 
-    reader = SourceReader(memo=Memo(Scanner((Rule("none", (b"frame",), read),))))
+    reader = SourceReader(memo=Memo((Rule("none", (b"frame",), read),)))
     assert reader.feed(b"".join(b"frame %d kept\n" % number for number in range(100, 900))) == []
     assert len(asked) == 1
 
