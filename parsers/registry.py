@@ -16,22 +16,15 @@ from megatron_monitor.parsers.formats import (
 )
 from megatron_monitor.parsers.patterns import Guarded
 
-_ORDER = (
-    "neox", "megatron", "hf-trainer", "dllogger", "deepspeed", "megatron_reports", "nvrx", "arguments",
-    "slurm", "batch", "nccl", "failures", "tracebacks", "pytorch", "torchrun", "launchers", "system",
-    "environment", "gpu", "generation-engines", "hf_settings", "hf-settings", "documents",
-)  # fmt: skip
-"""Names in parsers/formats: a module, a file (`.yaml`), or the file after the module of its name."""
-_CODE = (arguments, batch, hf_settings, megatron, megatron_reports, torchrun, tracebacks)
 _FILES = {log_format.name: log_format for log_format in built_in()}
-_MODULES = {module.__name__.rpartition(".")[2]: module for module in _CODE}
+_ORDER = (
+    "neox", megatron, "megatron", "hf-trainer", "dllogger", "deepspeed", megatron_reports, "nvrx", arguments,
+    "slurm", batch, "batch", "nccl", "failures", tracebacks, "pytorch", torchrun, "torchrun", "launchers", "system",
+    "environment", "gpu", "generation-engines", hf_settings, "hf-settings", "documents",
+)  # fmt: skip
+"""Modules of parsers/formats, and names of its files."""
 _CODE_RULES: tuple[Rule, ...] = tuple(
-    rule
-    for name in _ORDER
-    for rule in (
-        *(_MODULES[name].RULES if name in _MODULES else ()),
-        *(expressions_of(_FILES[name]) if name in _FILES else ()),
-    )
+    rule for one in _ORDER for rule in (expressions_of(_FILES[one]) if isinstance(one, str) else one.RULES)
 )
 
 

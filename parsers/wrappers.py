@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
-from megatron_monitor.parsers.json_text import read_json
 from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.redaction import masked
 
@@ -161,6 +160,19 @@ class Unwrapper(Struct, omit_defaults=True):
             self.parts[stream] = text
             return lines
         return [*lines, text]
+
+
+def read_json(data: bytes) -> Any:
+    """Return the value of JSON from another program. Some agents and damaged files have bytes in strings that are not
+    UTF-8: U+FFFD replaces them. Raises msgspec.MsgspecError, also if the value is nested too deeply.
+    """
+    try:
+        try:
+            return msgspec.json.decode(data)
+        except UnicodeDecodeError:
+            return msgspec.json.decode(data.decode("utf-8", "replace"))
+    except RecursionError as error:
+        raise msgspec.DecodeError("nested too deeply") from error
 
 
 def apart(line: bytes, longest: int, moment: str) -> list[bytes] | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from megatron_monitor.parsers.json_text import read_json
+from megatron_monitor.parsers.wrappers import read_json
 from megatron_monitor.receiver.messages import (
     MAX_LABEL_CHARACTERS,
     MAX_LABELS,

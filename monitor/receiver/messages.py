@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from megatron_monitor.parsers.json_text import read_json
+from megatron_monitor.parsers.wrappers import read_json
 from megatron_monitor.receiver.wire import Fields, TooLargeError, WireError, decode_protobuf
 
 MAX_LABELS = 64

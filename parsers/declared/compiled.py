@@ -30,16 +30,11 @@ class BlockRule(Gatherer):
     `spec.separator`.
     """
 
-    spec: ClassVar[LineSpec]
-    head_of: ClassVar[Callable[[Line], str | None]]
-    """Returns the text of a head line, None for another line."""
-    read: ClassVar[Callable[[Line], Iterable[Event | Spanned]]]
+    of: ClassVar["_RuleReader"]
 
     head: str
+    origin: dict[str, Any]
     lines: list[str] = field(default_factory=list)
-    rank: int | None = None
-    node: str | None = None
-    logged_at: str | None = None
     ended: bool = False
     """True if the first line of its last part was read."""
     foreign: int = 0
@@ -57,7 +52,7 @@ class BlockRule(Gatherer):
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         """Take a line of the block, or return the block's event."""
-        spec = self.spec
+        spec = self.of.specs[0]
         if line.text.startswith(spec.indent) and len(self.lines) < _MAX_BLOCK:
             text = line.text[len(spec.indent) :].strip()
             if text:
@@ -66,7 +61,7 @@ class BlockRule(Gatherer):
             if spec.until and text.startswith(spec.until):
                 return self.close(), True, True
             return [], True, False
-        begins = type(self).head_of(line) is not None
+        begins = self.of.head(line) is not None
         if not spec.ends:
             self.foreign += bool(line.text.strip())
             if begins or self.foreign > _FOREIGN or (self.foreign and self.lines and self.close()):
@@ -77,23 +72,23 @@ class BlockRule(Gatherer):
 
     def close(self) -> list[Event]:
         """Return the block's event."""
-        if self.spec.ends and not self.ended:
+        spec = self.of.specs[0]
+        if spec.ends and not self.ended:
             return []
-        text = self.head + self.spec.separator.join(self.lines)
-        line = Line(text, Prefix(rank=self.rank, node=self.node, logged_at=self.logged_at))
-        return [event for said in type(self).read(line) for event in events_of(said)]
+        line = Line(self.head + spec.separator.join(self.lines), Prefix(**self.origin))
+        return [event for said in self.of.read(line) for event in events_of(said)]
 
 
 class _RuleReader:
     """The lines of one rule. They are made ready when a line first needs them: most logs have few such lines."""
 
     def __init__(self, log_format: Format, specs: Sequence[LineSpec], make: Callable[[str], Any]) -> None:
-        self._of, self._specs = (log_format, make), specs
+        self._of, self.specs = (log_format, make), specs
 
     @cached_property
     def all(self) -> list[LineReader]:
         log_format, make = self._of
-        return [LineReader(log_format, spec, make) for spec in self._specs]
+        return [LineReader(log_format, spec, make) for spec in self.specs]
 
     def head(self, line: Line) -> str | None:
         """Return the text of a block's first line, or None for another line."""
@@ -101,7 +96,7 @@ class _RuleReader:
 
     def read(self, line: Line) -> Sequence[Event | Spanned]:
         """Return the events of the first pattern that matches. With `every`: of each one, as often as it matches."""
-        if not any(spec.every for spec in self._specs):
+        if not any(spec.every for spec in self.specs):
             places = ((one, next(one.found(line), None)) for one in self.all)
             return next((said for one, found in places if found and (said := one.read(line, found))), ())
         every = [(one, found) for one in self.all for found in one.found(line)]
@@ -120,13 +115,12 @@ def _rule(log_format: Format, specs: Sequence[LineSpec], make: Callable[[str], A
         # a pattern that is not Python's own may time out on a line and match the next one of the same shape
         by_digits = make is not lazy or any(spec.by_digits for spec in specs)
         return Rule(name, anchors, lines.read, by_digits, any(spec.any_width for spec in specs))
-    members = {"spec": first, "head_of": staticmethod(lines.head), "read": staticmethod(lines.read)}
-    block = type("Block", (BlockRule,), {**members, "__doc__": BlockRule.__doc__})
+    block = type("Block", (BlockRule,), {"of": lines, "__doc__": BlockRule.__doc__})
 
     def opened(line: Line) -> Iterator[Gatherer]:
         text = lines.head(line)
         if text is not None:
-            yield block(text, [], **line.origin)
+            yield block(text, line.origin)
 
     return Rule(name, anchors, opened)
 

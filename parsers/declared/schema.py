@@ -34,7 +34,7 @@ Form = Literal["", "pairs", "json", "block"]
 _LEAST_TEXT = 3
 _ANY_DIGIT = re.compile(r"\\d|0-9|\{\d+(?:,\d*)?\}")  # digits of an expression that do not mean themselves
 _OWN_DIGIT = re.compile(r"[0-9]|\{epoch_step\b")
-_GIVEN = ("epoch_steps", "epochs", "total")
+_SHORT = Meta(min_length=1, max_length=100)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
@@ -110,7 +110,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """
     rule: str = ""
     """Consecutive lines with the same rule are tried in turn until one matches."""
-    anchors: tuple[str, ...] = ()
+    anchors: tuple[Annotated[str, Meta(min_length=_LEAST_TEXT, max_length=200)], ...] = ()
     """For a rule: texts, one of which is in each of its lines."""
     any_width: bool = False
     """For a rule: the widths of numbers up to 15 digits do not decide whether a line matches."""
@@ -150,7 +150,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """What follows the mark. `pairs`: names and values. `json`: an object, whose nested names are joined by dots.
     `block`: lines of names and values below it, each of which begins with `indent`.
     """
-    separator: str = ", "
+    separator: Annotated[str, _SHORT] = ", "
     """Text between two pairs. A blank matches one or more blanks."""
     assign: str = ":"
     """Text between a name and its value. A blank: the value is the last word."""
@@ -158,7 +158,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """Text at which the pairs end, or with which the last line of a block begins. Empty: at the end of the line, or at
     the first line without the block's indent.
     """
-    indent: str = " "
+    indent: Annotated[str, _SHORT] = " "
     """Text with which each line of a block begins."""
     ends: str = ""
     """Text with which the last part of a block begins, if other lines come between the block's lines. Empty:
@@ -174,7 +174,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """Printed names that the line must not have."""
     where: Mapping[str, str] = field(default_factory=dict)
     """Printed name -> the value that it must have, or several values separated by `, `."""
-    given: Mapping[str, int] = field(default_factory=dict)
+    given: Mapping[Literal["epoch_steps", "epochs", "total"], int] = field(default_factory=dict)
     """Our name -> a value that no line prints, such as the steps of an epoch."""
     failure: Failure = "unknown"
     """For the meaning `failure`: the failure."""
@@ -202,13 +202,8 @@ class LineSpec(Struct, frozen=True, kw_only=True):
         yield from self._problems_of_regexes() if self.regex or not self.line else self._problems_of_mark()
         if self.line:
             yield from _problems_of_fields(self.fields)
-        yield from ((f"given.{name}", f"{name!r} is no count") for name in self.given if name not in _GIVEN)
         if not self.assign.strip() and (not self.assign or not self.separator.strip()) and self.form != "json":
             yield "assign", "is empty, or blank as the separator is: a name and its value cannot be told apart"
-        if not self.separator:
-            yield "separator", "is empty"
-        if self.form == "block" and not self.indent:
-            yield "indent", "is empty: every line would belong to the block"
 
     def _problems_of_regexes(self) -> Iterator[tuple[str, str]]:
         if self.line or not self.regex:
@@ -224,7 +219,6 @@ class LineSpec(Struct, frozen=True, kw_only=True):
                 yield name, f"is no regular expression: {error}"
         if not self.rule and not self.anchors:
             yield "anchors", "are missing: text of which each such line holds a piece"
-        yield from (("anchors", "needs three characters at least") for text in self.anchors if len(text) < _LEAST_TEXT)
 
     def _problems_of_mark(self) -> Iterator[tuple[str, str]]:
         try:
