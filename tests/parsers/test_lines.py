@@ -73,12 +73,3 @@ def test_lines_around_the_bound_in_every_cut() -> None:
         for size in range(1, len(data) + 1):
             chunks = [data[at : at + size] for at in range(0, len(data), size)]
             assert walk(chunks, 10) == split(data, 10), (end, size)
-
-
-def test_the_bound_is_exact() -> None:
-    """A line of the bound passes, one byte more is thrown away once, and the next line is read."""
-    for length in (49, 50, 51, 150, 5000):
-        data = b"first\n" + b"x" * length + b"\nlast\n"
-        for size in (1, 7, 64, len(data)):
-            chunks = [data[i : i + size] for i in range(0, len(data), size)]
-            assert walk(chunks, 50) == split(data, 50)
