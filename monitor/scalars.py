@@ -11,7 +11,7 @@ import os.path
 import re
 import urllib.parse
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
@@ -50,15 +50,8 @@ def found_group(pattern: str, text: str, name: str) -> str | None:
     return found[name] if found else None
 
 
-def _text(raw: object, expected: str) -> str:
-    if not isinstance(raw, str) or not raw:
-        raise ValueError(f"expected {expected}")
-    return raw
-
-
-def regex_of(raw: object) -> str:
-    """Return a pattern that the library `regex` compiles."""
-    text = _text(raw, "a regular expression")
+def _compiles(text: str) -> bool:
+    """Return True for a pattern that the library `regex` compiles. Raises ValueError."""
     if len(text) > MAX_PATTERN:
         raise ValueError(f"expected a regular expression of {MAX_PATTERN} characters at most")
     import regex
@@ -68,7 +61,7 @@ def regex_of(raw: object) -> str:
             compiled(text)
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"not a regular expression: {error}") from error
-    return text
+    return True
 
 
 def host_and_port(listen: str) -> tuple[str, int]:
@@ -84,34 +77,16 @@ def host_and_port(listen: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def listen_of(raw: object) -> str:
-    """Return a valid HOST:PORT."""
-    text = _text(raw, "HOST:PORT such as 127.0.0.1:9843")
-    host_and_port(text)
-    return text
-
-
-def url_of(raw: object) -> str:
-    """Return an http or https address without a password."""
-    text = _text(raw, "an http or https address")
+def _is_url(text: str) -> bool:
+    """Return True for an http or https address. Raises ValueError for one with a password."""
     try:
         parts = urllib.parse.urlsplit(text)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        usable = False
-    if not usable or not text.isascii() or any(c <= " " for c in text):
-        raise ValueError("expected an http or https address")
-    if parts.username is not None:
+        return False
+    if usable and parts.username is not None:
         raise ValueError("an address must not contain a password: send it in a header of header_files")
-    return text
-
-
-def path_of(raw: object) -> str:
-    """Return a path or a glob. It need not exist yet."""
-    text = _text(raw, "a path")
-    if not text.isprintable():
-        raise ValueError("expected a path of printable characters")
-    return text
+    return usable and text.isascii() and all(c > " " for c in text)
 
 
 def absolute(path: str, base: str) -> str:
@@ -124,14 +99,6 @@ def absolute_if_slashed(path: str, base: str) -> str:
     return absolute(path, base) if "/" in path else path
 
 
-def header_value_of(raw: object) -> str:
-    """Return a valid value of a header."""
-    text = _text(raw, "a header's value")
-    if not (text.isascii() and text.isprintable()):
-        raise ValueError("expected a header's value in printable ASCII")
-    return text
-
-
 def one_line(text: str) -> str:
     """Return the text with unprintable characters escaped: safe for a terminal and for one line of a log."""
     if text.isprintable():
@@ -139,16 +106,8 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
-def run_name_of(raw: object) -> str:
-    """Return a run's name: printable text."""
-    text = _text(raw, "a run's name")
-    if not text.isprintable() or len(text) > 200 or text != text.strip():
-        raise ValueError("expected a run's name of 200 printable characters at most")
-    return text
-
-
-def seconds_of(raw: object) -> float:
-    """Return the seconds of a text with units, or of a plain number of seconds. Never negative."""
+def seconds_of(raw: object, *, positive: bool = False) -> float:
+    """Return the seconds of a text with units, or of a plain number of seconds. Never negative. `positive`: nor 0."""
     value = _number(raw)
     if isinstance(raw, str) and raw and (match := _DURATION.fullmatch(raw)):
         parts = zip(match.groups(), _SECONDS_PER.values(), strict=True)
@@ -157,15 +116,12 @@ def seconds_of(raw: object) -> float:
         raise ValueError("expected a duration such as 90s, 5m or 500ms, or a number of seconds")
     if value > LONGEST_SECONDS:
         raise ValueError("expected a duration of ten years at most")
-    return value
-
-
-def positive_seconds_of(raw: object) -> float:
-    """Return the seconds as `seconds_of` does, but refuse 0."""
-    value = seconds_of(raw)
-    if value == 0.0:
+    if positive and not value:
         raise ValueError("expected a duration above 0")
     return value
+
+
+positive_seconds_of = functools.partial(seconds_of, positive=True)
 
 
 def ratio_of(raw: object) -> float:
@@ -187,6 +143,30 @@ def _number(raw: object) -> float | None:
         return float(raw) if math.isfinite(raw) else None
     except OverflowError:
         return None
+
+
+def _reader(expected: str, is_valid: Callable[[str], object]) -> Callable[[object], str]:
+    """Return a function that returns a text which `is_valid` accepts. It may raise ValueError with what is wrong."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or not raw or not is_valid(raw):
+            raise ValueError(f"expected {expected}")
+        return raw
+
+    return read
+
+
+def _is_run_name(text: str) -> bool:
+    return text.isprintable() and len(text) <= 200 and text == text.strip()
+
+
+regex_of = _reader("a regular expression", _compiles)
+listen_of = _reader("HOST:PORT such as 127.0.0.1:9843", host_and_port)
+url_of = _reader("an http or https address", _is_url)
+path_of = _reader("a path of printable characters", str.isprintable)
+"""For a path or a glob. It need not exist yet."""
+header_value_of = _reader("a header's value in printable ASCII", lambda text: text.isascii() and text.isprintable())
+run_name_of = _reader("a run's name of 200 printable characters at most", _is_run_name)
 
 
 def _shaped(pattern: str, description: str, **extra: bool) -> Meta:
