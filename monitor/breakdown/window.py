@@ -1,4 +1,4 @@
-"""The timers of a run's last iteration lines and those before a slowdown, which an attribution compares."""
+"""The timers of a run's last iteration lines, and the cause of a slowdown by those before and since its onset."""
 
 from msgspec import Struct, field
 
@@ -19,12 +19,6 @@ class TimerWindow(Struct):
     """At the present batch size, the newest last."""
     first: Profile | None = None
     """Profile of the first lines of this attempt at this batch size: a drift is compared with it."""
-    before: Profile | None = None
-    """Profile before the present slowdown."""
-    during: list[TimerLine] = field(default_factory=list)
-    """The first lines of the slowdown."""
-    onset: int | None = None
-    found: Attribution | None = None
 
     def add(self, line: TimerLine) -> None:
         """Add the timers of an iteration line."""
@@ -41,34 +35,34 @@ class TimerWindow(Struct):
         """Return the profile of the present attempt."""
         return self.first or profile(self.lines[-_LINES_BEFORE:])
 
-    def shifted(self, onset: int, *, drifted: bool = False, before: Profile | None = None) -> None:
-        """Note that iterations are slower since `onset`. `before`: profile of other attempts, if it is compared with
-        them.
-        """
+    def before(self, onset: int, *, drifted: bool) -> Profile | None:
+        """Return the profile before iterations became slower at `onset`."""
         before_onset = [line for line in self.lines if line.iteration < onset][-_LINES_BEFORE:]
         first = self.first if drifted or len(before_onset) < _FIRST_LINES else None
-        usual = before or first or profile(before_onset)
-        # a log with timers of saves only shows nothing about iterations
-        self.before = usual if usual is not None and usual.parts.keys() - {OUTSIDE} else None
-        self.onset, self.found, self.during = onset, None, []
+        return first or profile(before_onset)
 
-    def ended(self) -> None:
-        """Note the end of the slowdown."""
-        self.before, self.onset, self.found, self.during = None, None, None, []
 
-    def explain(self, fresh: TimerLine | None, stages: int | None) -> bool:
-        """Compare the lines since the onset with those before. Return True if the cause has changed."""
-        if self.before is None or self.onset is None or len(self.during) >= _LINES_DURING:
+class Explanation(Struct):
+    """What took the time that iterations take longer."""
+
+    before: Profile | None = None
+    """Profile before the slowdown. None: unknown; a log with timers of saves only shows nothing about iterations."""
+    found: Attribution | None = None
+
+    def update(self, window: TimerWindow, onset: int, fresh: bool, stages: int | None) -> bool:
+        """Compare the lines since the onset with those before. `fresh`: one has come. Return True if the cause has
+        changed.
+        """
+        if self.before is None or not (fresh or self.found is None):
             return False
-        source = self.lines if not self.during else [] if fresh is None else [fresh]
-        last = self.during[-1].iteration if self.during else self.onset - 1
-        known = len(self.during)
-        self.during += [line for line in source if line.iteration > last][: _LINES_DURING - known]
-        if len(self.during) == known:
+        during = [line for line in window.lines if line.iteration >= onset]
+        slow = profile(during[:_LINES_DURING])
+        if slow is None or (self.found is not None and len(during) > _LINES_DURING):
             return False
-        during = profile(self.during)
-        if during is None:
-            return False
-        reported = self.found
-        self.found = attribute(self.before, during, stages)
+        reported, self.found = self.found, attribute(self.before, slow, stages)
         return reported is None or (reported.cause, reported.scope) != (self.found.cause, self.found.scope)
+
+
+def explanation(before: Profile | None) -> Explanation:
+    """Return the explanation of a slowdown whose lines are compared with these."""
+    return Explanation(before if before is not None and before.parts.keys() - {OUTSIDE} else None)

@@ -123,8 +123,8 @@ def test_timers_of_every_tenth_line_tell_it_later() -> None:
     played = training("slow_data", "range", every=10)
     assert played.shown("slowdown").evidence["cause"] == "unknown"
     assert played.firing("slowdown").evidence["cause"] == "data"
-    window = played.state.memory_of["slowdown"].window
-    assert (window.found.cause, window.found.scope) == ("data", "all")
+    found = played.state.memory_of["slowdown"].shift.cause.found
+    assert (found.cause, found.scope) == ("data", "all")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from megatron_monitor.breakdown import saves
 from megatron_monitor.breakdown.account import TimerLine
 from megatron_monitor.breakdown.profile import ENGINE, Profile
+from megatron_monitor.breakdown.window import explanation
 from megatron_monitor.detectors.base import CLEAR, UNKNOWN, Finding
 from megatron_monitor.detectors.slowdown.memory import SUM_LIMIT, Segment, Shift, SlowdownMemory, SlowdownSettings
 from megatron_monitor.detectors.slowdown.messages import before_hang, ratio, slower, slower_saves
@@ -140,19 +141,15 @@ def _seconds(memory: SlowdownMemory, step: Step) -> float | None:
     return seconds if seconds is not None and seconds > 0 else None
 
 
-def _explain(state: RunState, memory: SlowdownMemory, timed: TimerLine | None) -> bool:
+def _explain(state: RunState, memory: SlowdownMemory, shift: Shift, timed: TimerLine | None) -> bool:
     """Name the cause of the added time if the log's timers show it. Return True if it differs from before."""
-    window, shift = memory.window, memory.shift
-    if shift is None:
-        if window.onset is not None:
-            window.ended()
-    elif not shift.unsure:
-        if window.onset != shift.onset:
-            others = other_attempts(memory) if shift.reason == "launch" else None
-            window.shifted(shift.onset, drifted=shift.reason == "drift", before=others)
-        if timed is not None or window.found is None:
-            return window.explain(timed, state.attempt.topology.pipeline_parallel_size)
-    return False
+    if shift.unsure:
+        return False
+    if shift.cause is None:
+        others = other_attempts(memory) if shift.reason == "launch" else None
+        shift.cause = explanation(others or memory.window.before(shift.onset, drifted=shift.reason == "drift"))
+    stages = state.attempt.topology.pipeline_parallel_size
+    return shift.cause.update(memory.window, shift.onset, timed is not None, stages)
 
 
 def _take(
@@ -188,7 +185,7 @@ def _take(
             changed = _compare(memory, track, segment, _previous_segments(memory, segment), step.at)
         changed |= watch(memory, track, step, state.attempt.topology.sequence_grows, settings)
     memory.reference = track.value
-    return _explain(state, memory, timed) or changed if changed or timed is not None else False
+    return changed
 
 
 def _change_key(memory: SlowdownMemory, key: str) -> bool:
@@ -234,9 +231,8 @@ class Slowdown(SlowdownMemory):
                 self.timed_at = self.steps
             elif timed is not None:
                 self.window.add(timed)
-                changed |= _explain(state, self, timed)
-            if self.shift is not None or self.window.onset is not None:
-                changed |= _explain(state, self, None)
+            if self.shift is not None:
+                changed |= _explain(state, self, self.shift, timed)
         return changed
 
     def _begin(self, number: int) -> None:

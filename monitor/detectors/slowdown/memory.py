@@ -4,7 +4,7 @@ from msgspec import Struct, field
 
 from megatron_monitor.breakdown.profile import Profile
 from megatron_monitor.breakdown.saves import SlowSaves
-from megatron_monitor.breakdown.window import TimerWindow
+from megatron_monitor.breakdown.window import Explanation, TimerWindow
 from megatron_monitor.detectors.base import Rule, RuleSettings
 from megatron_monitor.scalars import Ratio
 from megatron_monitor.statistics.levels import Level
@@ -49,6 +49,8 @@ class Shift(Struct):
     """Level before the shift, to continue with after it."""
     lines: int = 0
     """Lines since its onset, or since a drift was detected."""
+    cause: Explanation | None = None
+    """None: the timers were not compared yet."""
     stood: bool = True
     """True if it has lasted long enough to be notified."""
 

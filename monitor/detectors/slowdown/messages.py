@@ -5,6 +5,7 @@ from typing import Any
 
 from megatron_monitor.breakdown import messages
 from megatron_monitor.breakdown.saves import SlowSaves
+from megatron_monitor.breakdown.window import Explanation
 from megatron_monitor.detectors.base import Finding, Severity, duration, percent
 from megatron_monitor.detectors.slowdown.memory import Shift, SlowdownMemory, SlowdownSettings
 from megatron_monitor.run.derived import batch_size
@@ -46,10 +47,10 @@ def slower(state: RunState, memory: SlowdownMemory, shift: Shift, settings: Slow
         parts.append(f"{duration(longer)} more until iteration {total}")
     if shift.reason == "launch":
         parts += [_nodes_of(memory), _clocks_of(memory, shift, evidence)]
-    found = memory.window.found
-    if found is not None or "cause" not in evidence:
-        parts += messages.explained(found, state.attempt.format)
-        evidence.update(messages.evidence(found, memory.window.before))
+    cause = shift.cause or Explanation()
+    if cause.found is not None or "cause" not in evidence:
+        parts += messages.explained(cause.found, state.attempt.format)
+        evidence.update(messages.evidence(cause.found, cause.before))
     summary = "; ".join(part for part in parts if part)
     severity: Severity = "critical" if shift.stood and ratio >= 1 + settings.critical else "warning"
     return Finding(
@@ -109,7 +110,8 @@ def before_hang(state: RunState) -> str:
     memory = state.memory_of.get(SlowdownMemory.name)
     if not isinstance(memory, SlowdownMemory) or memory.shift is None:
         return ""
-    shift, found = memory.shift, memory.window.found
+    shift = memory.shift
+    found = None if shift.cause is None else shift.cause.found
     before = f"iterations had taken {percent(shift.level - shift.base)} since iteration {shift.onset}"
     return f"{before}, {messages.sentence(found)}" if found is not None and found.part else before
 
