@@ -79,24 +79,26 @@ class NanLoss(AttemptRule):
         if attempt.format != self.format:
             self.format, self.printed, self.finite = attempt.format, 0, []
         for step in steps:
-            loss = step.loss
-            if step.reported and source == "iteration":
-                changed |= self._line(step, checkpoint)
-            elif step.reported and loss is not None:
-                changed |= self._trainers(step, loss) if source == "trainer" else self._enter(step, _form(loss))
+            if step.reported and (source == "iteration" or step.loss is not None):
+                changed |= self._line(step, source == "trainer", checkpoint)
         return changed
 
-    def _line(self, step: Step, checkpoint: int | None) -> bool:
-        """Process a line of the loop. Return True if anything changed."""
+    def _line(self, step: Step, zero_is_nan: bool, checkpoint: int | None) -> bool:
+        """Process a line. `zero_is_nan`: a loss of 0 is NaN if the grad norm is, as HF's Trainer prints it. Return True
+        if anything changed.
+        """
         loss, norm, self.which = step.loss, step.grad_norm, ""
         other = self._other(step.losses) if step.losses else ""
-        if loss is None or not math.isfinite(loss):
-            return self._enter(step, other or self._absent(step) if loss is None else _form(loss))
+        norm_is_nan = norm is not None and not math.isfinite(norm)
+        if loss is None:
+            return self._enter(step, other or self._absent(step))
+        if not math.isfinite(loss) or (zero_is_nan and norm_is_nan and loss == 0.0):
+            return self._enter(step, _form(loss) or "grad_norm")
         self.printed += 1
         self.last_loss, self.last_iteration = loss, step.iteration
         self.samples, self.checkpoint = step.samples, checkpoint
-        if step.nans or not (norm is None or math.isfinite(norm)):
-            return self._enter(step, "counted" if step.nans else self._norm(step))
+        if step.nans or norm_is_nan:
+            return self._enter(step, "counted" if step.nans else self._norm(step) or other)
         self.norm_lines = 0
         return bool(other or self.form) and self._enter(step, other)
 
@@ -109,18 +111,6 @@ class NanLoss(AttemptRule):
             elif name in self.finite and not self.which:
                 self.which = name
         return _form(losses[self.which]) if self.which else ""
-
-    def _trainers(self, step: Step, loss: float) -> bool:
-        """Return the text of a missing loss: HF's Trainer prints 0 for NaN, which the grad norm reveals."""
-        form, norm, self.which = _form(loss), step.grad_norm, ""
-        if norm is None or math.isfinite(norm):
-            self.norm_lines = self.norm_lines if form else 0
-        elif not form:
-            form = "grad_norm" if loss == 0.0 else self._norm(step)
-        other = self._other(step.losses) if step.losses else ""
-        if not form:
-            self.last_loss = loss
-        return self._enter(step, form or other)
 
     def _norm(self, step: Step) -> str:
         """Count lines with a NaN norm."""
