@@ -1,6 +1,7 @@
 """Which incidents are one event for people, and what an Alertmanager is shown of them."""
 
 import math
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,67 +16,42 @@ AT = 1_700_000_000.0
 """2023-11-14, 22:13:20 UTC."""
 
 
-def test_what_is_only_information_is_no_event() -> None:
-    """It joins none, and begins none."""
-    events = IncidentEvents()
-    assert events.of("a", "info", AT, AT) == ""
-    assert events.known == {}
-
-
-def test_a_second_hang_is_another_event() -> None:
-    """Hang, cancel, restart, hang: the normal course of a night. Each is a page."""
-    events = IncidentEvents()
-    first = events.of("a", "critical", AT, AT + 60)
-    assert events.of("a", "critical", AT + 190, AT + 250) != first
-    assert first == "a 2023-11-14T22:13Z"
-
-
-def test_what_follows_within_two_minutes_is_the_same() -> None:
-    """A disk is full: the save fails, the crash comes; a minute later than that it is another matter."""
-    events = IncidentEvents()
-    save = events.of("a", "warning", AT, AT)
-    assert events.of("a", "critical", AT + 119, AT + 119) == save
-    assert events.of("a", "critical", AT + 238, AT + 238) == save  # counted from the last of them
-    assert events.of("a", "critical", AT + 359, AT + 359) != save
-
-
-def test_what_supersedes_an_incident_is_its_event_however_late() -> None:
-    """A hang that stands for hours, and its crash by NCCL's time-out."""
-    events = IncidentEvents()
-    hang = events.of("a", "critical", AT, AT)
-    assert events.of("a", "critical", AT + 7200, AT + 7200, superseded=[hang]) == hang
-
-
-def test_an_outage_of_the_cluster_is_one_event() -> None:
-    """Forty runs die within a minute of one another; a warning of another run is none of it, nor is a later crash."""
-    events = IncidentEvents()
-    first = events.of("run0", "critical", AT, AT)
-    assert {events.of(f"run{number}", "critical", AT, AT + number * 5) for number in range(1, 40)} == {first}
-    assert events.of("slow", "warning", AT, AT + 200) != first
-    assert events.of("late", "critical", AT, AT + 39 * 5 + 61) != first
-
-
-def test_an_outage_does_not_grow_for_ever() -> None:
-    """Runs that go on crashing, one a minute, are told of again after five minutes."""
-    events = IncidentEvents()
-    assert len({events.of(f"run{number}", "critical", AT, AT + number * 50) for number in range(20)}) == 3
-
-
-def test_a_warning_does_not_draw_another_run_in() -> None:
-    """Only what pages is joined across runs."""
-    events = IncidentEvents()
-    assert events.of("a", "warning", AT, AT) != events.of("b", "critical", AT, AT)
+@pytest.mark.parametrize(
+    ("incidents", "grouped"),
+    [
+        # hang, cancel, restart, hang: the normal course of a night, each is a page
+        ([("a", "critical", 0, 60), ("a", "critical", 190, 250)], [0, 1]),
+        # a disk is full: the save fails, the crash comes; two minutes count from the last of them
+        ([("a", severity, at, at) for severity, at in
+          (("warning", 0), ("critical", 119), ("critical", 238), ("critical", 359))], [0, 0, 0, 1]),
+        # a hang that stands for hours, and its crash by NCCL's time-out, which supersedes it
+        ([("a", "critical", 0, 0), ("a", "critical", 7200, 7200, 0)], [0, 0]),
+        # forty runs die within a minute of one another; a warning of another run is none of it, nor is a later crash
+        ([*((f"run{number}", "critical", 0, number * 5) for number in range(40)), ("slow", "warning", 0, 200),
+          ("late", "critical", 0, 39 * 5 + 61)], [0] * 40 + [1, 2]),
+        # runs that go on crashing, one a minute, are told of again after five minutes
+        ([(f"run{number}", "critical", 0, number * 50) for number in range(20)], [0] * 7 + [1] * 7 + [2] * 6),
+        # only what pages is joined across runs
+        ([("a", "warning", 0, 0), ("b", "critical", 0, 0)], [0, 1]),
+        # what began in one minute and became incidents an hour apart are two
+        ([("a", "warning", 0, 0), ("a", "warning", 0, 3600)], [0, 1]),
+        # information joins no event, and begins none
+        ([("a", "info", 0, 0), ("a", "warning", 0, 0)], [None, 0]),
+    ],
+)  # fmt: skip
+def test_which_incidents_are_one_event(incidents: list[tuple[Any, ...]], grouped: list[int | None]) -> None:
+    """(run, severity, seconds at which the trouble began, at which it became an incident, which one it supersedes)."""
+    events, found = IncidentEvents(), list[str]()
+    for run, severity, since, at, *superseded in incidents:
+        found.append(events.of(run, severity, AT + since, AT + at, [found[place] for place in superseded]))
+    numbers = {event: number for number, event in enumerate(events.known)}
+    assert [numbers.get(event) for event in found] == grouped
 
 
 def test_the_id_is_the_same_in_two_monitors_and_after_a_lost_state() -> None:
     """It is made of the run and of when the trouble began, not of when it was seen."""
-    assert IncidentEvents().of("a", "critical", AT, AT + 60) == IncidentEvents().of("a", "critical", AT + 5, AT + 400)
-
-
-def test_two_events_never_share_an_id() -> None:
-    """What began in one minute and became incidents an hour apart are two."""
-    events = IncidentEvents()
-    assert events.of("a", "warning", AT, AT) != events.of("a", "warning", AT, AT + 3600)
+    first, second = (IncidentEvents().of("a", "critical", AT + late, AT + 60 + late) for late in (0, 5))
+    assert first == second == "a 2023-11-14T22:13Z"
 
 
 @pytest.mark.parametrize(
@@ -106,62 +82,39 @@ def test_events_are_saved() -> None:
 FIRES = replace(HANG, event="e", time=AT)
 
 
-def shown(alerts: Alerts, at: float) -> list[tuple[str, str, float | None]]:
-    """Incident, severity and end of each."""
-    return [(one.message.incident, one.message.severity, one.ends_at) for one in alerts.shown(at)]
+ENDS = replace(FIRES, status="resolved", time=AT + 100)
 
 
-def test_an_alert_stands_until_it_ends_and_its_end_is_shown_for_four_hours() -> None:
-    """A silence that outlasts it hides no end."""
-    alerts = Alerts()
-    alerts.take(FIRES)
-    alerts.take(replace(FIRES, time=AT + 60))  # a reminder
-    assert [one.starts_at for one in alerts.shown(AT + 60)] == [AT]
-    alerts.take(replace(FIRES, status="resolved", time=AT + 100))
-    assert shown(alerts, AT + 4 * 3600) == [("hang", "critical", AT + 100)]
-    assert shown(alerts, AT + 5 * 3600) == []
-
-
-def test_what_becomes_worse_ends_the_milder_alert() -> None:
-    """Severity is a label: it is another alert of the same event."""
-    alerts = Alerts()
-    alerts.take(replace(FIRES, severity="warning"))
-    alerts.take(replace(FIRES, time=AT + 10))
-    assert shown(alerts, AT + 10) == [("hang", "warning", AT + 10), ("hang", "critical", None)]
-
-
-def test_an_end_is_not_shown_of_what_stands_again() -> None:
-    """Of one identity an Alertmanager knows one alert."""
-    alerts = Alerts()
-    for status, at in (("firing", 0.0), ("resolved", 10.0), ("firing", 20.0)):
-        alerts.take(replace(FIRES, status=status, time=AT + at))
-    assert shown(alerts, AT + 30) == [("hang", "critical", None)]
-
-
-def test_what_is_only_shown_or_only_information_is_no_alert() -> None:
-    """Nobody is to hear of it."""
-    alerts = Alerts()
-    alerts.take(replace(FIRES, display_only=True))
-    alerts.take(replace(FIRES, event=""))
-    assert shown(alerts, AT) == []
-
-
-def test_alerts_are_saved() -> None:
-    """A monitor that is started again shows what stood, so that it ends."""
-    alerts = Alerts()
-    alerts.take(FIRES)
-    alerts = decode(encode(alerts), Alerts)
-    alerts.take(replace(FIRES, status="resolved", time=AT + 100))
-    assert shown(alerts, AT + 110) == [("hang", "critical", AT + 100)]
-
-
-def test_an_end_waits_for_what_follows_from_it() -> None:
-    """A hang ends with the line of the crash, which is reported four seconds later: their event goes on."""
-    alerts = Alerts()
-    alerts.take(FIRES)
-    alerts.take(replace(FIRES, status="resolved", time=AT + 100))
-    assert (shown(alerts, AT + 109), alerts.next_end(AT + 109)) == ([("hang", "critical", None)], AT + 110)
-    assert (shown(alerts, AT + 110), alerts.next_end(AT + 110)) == ([("hang", "critical", AT + 100)], math.inf)
+@pytest.mark.parametrize(
+    ("messages", "at", "alerts"),
+    [
+        ([FIRES, replace(FIRES, time=AT + 60)], 60, [("critical", 0, None)]),  # a reminder
+        # a silence that outlasts it hides no end: it is shown for four hours
+        ([FIRES, ENDS], 4 * 3600, [("critical", 0, 100)]),
+        ([FIRES, ENDS], 5 * 3600, []),
+        # it ends with the line of the crash, which is reported four seconds later: their event goes on
+        ([FIRES, ENDS], 109, [("critical", 0, None)]),
+        ([FIRES, ENDS], 110, [("critical", 0, 100)]),
+        # severity is a label: what becomes worse is another alert of the same event
+        ([replace(FIRES, severity="warning"), replace(FIRES, time=AT + 10)], 10,
+         [("warning", 0, 10), ("critical", 10, None)]),
+        # of one identity an Alertmanager knows one alert
+        ([FIRES, ENDS, replace(FIRES, time=AT + 120)], 130, [("critical", 120, None)]),
+        # what is only shown, or only information, is none
+        ([replace(FIRES, display_only=True), replace(FIRES, event="")], 0, []),
+    ],
+)  # fmt: skip
+def test_alerts(messages: list[Transition], at: float, alerts: list[tuple[str, float, float | None]]) -> None:
+    """(severity, begin, end) of each, in a monitor that is started again after each message."""
+    book = Alerts()
+    for message in messages:
+        book.take(message)
+        book = decode(encode(book), Alerts)
+    assert book.next_end(AT + 109) == (AT + 110 if ENDS in messages else math.inf)
+    assert [
+        (one.message.severity, one.starts_at - AT, None if one.ends_at is None else one.ends_at - AT)
+        for one in book.shown(AT + at)
+    ] == alerts
 
 
 def content(*messages: Transition) -> list[dict[str, dict[str, str]]]:
