@@ -2,20 +2,20 @@
 
 import pytest
 
-from tests.monitor.detectors.replaying import Replaying, arguments, lines
+from tests.monitor.detectors.training_log import TrainingLog, arguments, bloom
 
 
-def started(name: str = "run", text: str = "", **changes: object) -> Replaying:
+def started(text: str = "", **changes: object) -> TrainingLog:
     """A run whose arguments were dumped."""
-    run = Replaying(name)
-    run.say(text + arguments(**changes))
+    run = TrainingLog()
+    run.feed(text + arguments(**changes))
     return run
 
 
 def test_bloom_is_clean() -> None:
     """The arguments and lines of a sound run: nothing at all is wrong, for a thousand lines."""
-    run = started("tr11-176B-ml")
-    run.say(lines(range(1, 1000)))
+    run = started()
+    run.feed("".join(bloom(number, 2.5 + 1 / number, 0.2 + number % 7 / 100) for number in range(1, 1000)))
     assert run.reported == []
 
 
@@ -31,7 +31,7 @@ def test_a_ramp_that_does_not_divide() -> None:
     """Told when the arguments are printed: 24 is a multiple of 12, 32 is not."""
     assert started(**RIGHT).reported == []
     run = started(**WRONG)
-    assert [item.severity for item in run.loud("configuration")] == ["warning"]
+    assert [item.severity for item in run.firings("configuration")] == ["warning"]
 
 
 ENGINE = """\
@@ -48,11 +48,11 @@ def test_the_batch_of_the_engine_is_not_that_of_the_loop(before: bool) -> None:
     """
     run = started(text=ENGINE if before else "")
     reported = run.run.state.attempt.topology.global_batch_size
-    run.say(ENGINE)
+    run.feed(ENGINE)
     assert run.run.state.attempt.topology.global_batch_size == reported != 48
-    assert not run.fired("configuration")
-    single = Replaying("run")
-    single.say(ENGINE)
+    assert not run.firings("configuration")
+    single = TrainingLog()
+    single.feed(ENGINE)
     assert single.run.state.attempt.topology.global_batch_size == 48
 
 
@@ -69,6 +69,7 @@ def test_the_batch_of_the_engine_is_not_that_of_the_loop(before: bool) -> None:
 )
 def test_legal_layouts(changes: dict[str, object]) -> None:
     """Ramp-ups that divide, other parallelism, unknown inputs."""
-    run = started("tr11-176B", **changes)
-    run.say(lines(range(1, 12), batch=int(str(changes.get("global_batch_size", 2048))), tflops=111.11))
-    assert run.loud() == []
+    run = started(**changes)
+    size = int(str(changes.get("global_batch_size", 2048)))
+    run.feed("".join(bloom(number, 2.5 + 1 / number, batch=size) for number in range(1, 12)))
+    assert run.incidents == set()

@@ -31,7 +31,7 @@ def test_it_resolves_when_the_loss_is_back() -> None:
     log = long_run()
     log.lines(bloom(500 + step, log.around(2.5 * (1 + 0.0002 * step), 0.01)) for step in range(1, 301))
     log.lines(bloom(800 + step, log.around(2.5, 0.01)) for step in range(1, 100))
-    log.say("", 300.0)
+    log.feed("", 300.0)
     assert len(log.resolved("divergence")) == 1
 
 
@@ -45,7 +45,7 @@ def test_between_half_of_the_threshold_and_all_of_it_a_rise_stands() -> None:
     log.lines(bloom(800 + step, log.around(base * (1 + 0.75 * bar), 0.01)) for step in range(1, 201))
     assert log.resolved("divergence") == []
     log.lines(bloom(1000 + step, log.around(base * (1 + 0.25 * bar), 0.01)) for step in range(1, 101))
-    log.say("", 300.0)
+    log.feed("", 300.0)
     assert len(log.resolved("divergence")) == 1
 
 

@@ -144,7 +144,7 @@ def test_the_program_gives_up() -> None:
     """L11: DeepSpeed's last word."""
     log = steady(100, 200)
     log.feed("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n")
-    log.say("", 600.0)
+    log.feed("", 600.0)
     assert log.firings("crash")[0].evidence["message"] == "the loss scale is at its minimum"
 
 
@@ -155,7 +155,7 @@ def test_a_storm_grows_critical_and_ends() -> None:
         log.feed(overflow(1048576.0, 1048576.0) + fp16(iteration, 2.67, 1048576.0, 470000.125))
     assert [item.severity for item in log.firings("overflow_storm")] == ["warning", "critical"]
     log.lines(fp16(iteration, 2.67, 1048576.0, log.around(464000.0, 0.1)) for iteration in range(215, 266))
-    log.say("", 300.0)
+    log.feed("", 300.0)
     assert len(log.resolved("overflow_storm")) == 1
 
 

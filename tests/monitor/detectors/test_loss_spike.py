@@ -73,7 +73,7 @@ def test_thirteen_b_spike_takes_five_hundred_iterations_and_is_told() -> None:
     assert 29250 <= (reported[1].iteration or 0) <= 29270
     assert "not back" in reported[1].summary
     assert [item.status for item in log.resolved("loss_spike")] == ["resolved"]
-    log.say("", 300.0)
+    log.feed("", 300.0)
     assert log.resolved("overflow_storm")
 
 

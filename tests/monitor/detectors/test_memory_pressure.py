@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.monitor.detectors.replaying import Replaying, arguments, line
+from tests.monitor.detectors.training_log import TrainingLog, arguments, bloom
 from tests.monitor.playing import Playing
 
 KIND = "memory_pressure"
@@ -33,27 +33,25 @@ def host(percent: float) -> str:
 @pytest.mark.parametrize(("reserved", "fires"), [(77.0, True), (76.0, True), (74.0, False), (53.0, False)])
 def test_near_the_device_size(reserved: float, fires: bool) -> None:
     """76 of 80 GB was "too close to OOM"."""
-    run = Replaying()
-    run.say(A100 + arguments())
-    run.say(line(1) + report(1, 40 * GIB, reserved * GIB) + line(2) + line(3))
-    assert bool(run.loud(KIND)) is fires
-    if fires:
-        assert run.loud(KIND)[0].severity == "warning"
+    run = TrainingLog()
+    run.feed(A100 + arguments())
+    run.feed(bloom(1, 2.5) + report(1, 40 * GIB, reserved * GIB) + bloom(2, 2.5) + bloom(3, 2.5))
+    assert [item.severity for item in run.firings(KIND)] == ["warning"] * fires
 
 
 def test_without_the_device_size_nothing_is_near() -> None:
     """Megatron does not print the device's name."""
-    run = Replaying()
-    run.say(arguments() + line(1) + report(1, 78 * GIB, 79.5 * GIB) + line(2) + line(3))
-    assert not run.fired(KIND)
+    run = TrainingLog()
+    run.feed(arguments() + bloom(1, 2.5) + report(1, 78 * GIB, 79.5 * GIB) + bloom(2, 2.5) + bloom(3, 2.5))
+    assert not run.firings(KIND)
 
 
 @pytest.mark.parametrize(("percent", "fires"), [(94.9, False), (95.0, True)])
 def test_near_the_host_size(percent: float, fires: bool) -> None:
     """IDEFICS left by itself at 95 %."""
-    run = Replaying()
-    run.say(arguments() + line(1) + host(percent) + line(2) + line(3))
-    assert bool(run.loud(KIND)) is fires
+    run = TrainingLog()
+    run.feed(arguments() + bloom(1, 2.5) + host(percent) + bloom(2, 2.5) + bloom(3, 2.5))
+    assert bool(run.firings(KIND)) is fires
 
 
 def test_memory_that_grows_in_the_lines_of_an_engine() -> None:

@@ -103,7 +103,7 @@ def test_nan_is_the_last_word_on_a_spike() -> None:
     log.lines(bloom(iteration, log.around(2.5, 0.01), log.around(0.2, 0.1)) for iteration in range(1, 200))
     log.lines(bloom(iteration, 6.0, 50.0) for iteration in range(200, 204))
     log.lines(bloom(iteration, None, "nan") for iteration in range(204, 500))
-    assert [(item.incident, item.status, item.iteration) for item in log.said] == [
+    assert [(item.incident, item.status, item.iteration) for item in log.reported] == [
         ("loss_spike", "firing", 200),
         ("nan_loss", "firing", 204),
         ("loss_spike", "resolved", 204),

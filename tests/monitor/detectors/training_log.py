@@ -4,38 +4,43 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
+from megatron_monitor.config import Config
+from megatron_monitor.evaluation import Evaluator, MonitoredRun
 from megatron_monitor.incidents import Transition
-from tests.monitor.detectors.replaying import Replaying
+from megatron_monitor.parsers.reader import SourceReader
+from megatron_monitor.run.state import RunState
+from tests.lines import dump
 
 
-class TrainingLog(Replaying):
-    """Each text a second behind the one before."""
+class TrainingLog:
+    """One live run, and all that was said of it."""
 
     def __init__(self, seed: int = 0) -> None:
-        super().__init__()
+        self.judge, self.reader = Evaluator(Config()), SourceReader()
+        self.run = MonitoredRun(RunState(name="run"))
+        self.reported: list[Transition] = []
+        self.at = 1_700_000_000.0
         self.random = random.Random(seed)
 
-    def feed(self, text: str) -> list[Transition]:
-        """Transitions that this text caused."""
-        return self.say(text, 1.0)
+    def feed(self, text: str, after: float = 1.0) -> None:
+        """The text is written `after` seconds later; the daemon judges once after it, as its loop does."""
+        self.at += after
+        for entry in self.reader.feed(text.encode()):
+            self.reported += self.judge.take(self.run, [entry], "a.log", self.at, True)
+        self.reported += self.judge.judge(self.run, self.at)
 
     def lines(self, texts: Iterable[str]) -> None:
         """One after the other, each made when the one before has been read."""
         for text in texts:
             self.feed(text)
 
-    @property
-    def said(self) -> list[Transition]:
-        """All of them."""
-        return self.reported
-
     def firings(self, incident: str) -> list[Transition]:
         """Every time it was told as firing."""
-        return [item for item in self.said if item.incident == incident and item.status == "firing"]
+        return [item for item in self.reported if item.incident == incident and item.status == "firing"]
 
     def resolved(self, incident: str) -> list[Transition]:
         """Every time it was told as over."""
-        return [item for item in self.said if item.incident == incident and item.status == "resolved"]
+        return [item for item in self.reported if item.incident == incident and item.status == "resolved"]
 
     def first(self, incident: str) -> tuple[int | None, str]:
         """(iteration, severity) of the first time."""
@@ -46,11 +51,25 @@ class TrainingLog(Replaying):
     @property
     def incidents(self) -> set[str]:
         """The kinds that fired."""
-        return {item.incident for item in self.said if item.status == "firing"}
+        return {item.incident for item in self.reported if item.status == "firing"}
 
     def around(self, value: float, spread: float) -> float:
         """A value with noise, `spread` in parts of one."""
         return value * (1 + self.random.gauss(0, spread))
+
+
+_MEGATRON: dict[str, Any] = {
+    "bf16": True, "checkpoint_activations": True, "data_parallel_size": 8, "ffn_hidden_size": 57344, "fp16": False,
+    "global_batch_size": 2048, "hidden_size": 14336, "kv_channels": 128, "log_interval": 1, "lr": 6e-05,
+    "micro_batch_size": 2, "num_attention_heads": 112, "num_layers": 70, "padded_vocab_size": 250880,
+    "pipeline_model_parallel_size": 12, "save_interval": 100, "seq_length": 2048, "tensor_model_parallel_size": 4,
+    "train_iters": 100000, "world_size": 384,
+}  # fmt: skip
+
+
+def arguments(**changes: Any) -> str:
+    """Megatron's dump: BLOOM's arguments with changes; None leaves one out."""
+    return dump(**{name: value for name, value in sorted({**_MEGATRON, **changes}.items()) if value is not None})
 
 
 def bloom(iteration: int, loss: float | None, norm: float | str = 0.22, batch: int = 2048) -> str:
