@@ -6,8 +6,7 @@ percentages.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Literal
@@ -96,19 +95,13 @@ def _memory(view: RunView) -> Iterable[MetricSample]:
     return _named({kind: getattr(view.state.attempt.memory, kind) for kind in kinds})
 
 
+_BOUNDS = (*(repr(float(bound)) for bound in HISTOGRAM_BUCKETS), "+Inf")
+
+
 def _durations(view: RunView) -> HistogramSample | None:
     seconds = view.state.seconds
-    return _histogram(HISTOGRAM_BUCKETS, seconds.buckets, seconds.sum_seconds) if seconds.count else None
-
-
-def _histogram(bounds: tuple[float, ...], counts: Sequence[int], values: float) -> HistogramSample:
-    return HistogramSample(tuple(zip(_upper(bounds), map(float, accumulate(counts)), strict=True)), values)
-
-
-@cache
-def _upper(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    """Return upper bounds as texts for `le`; cached because formatting floats is slow."""
-    return (*(repr(float(bound)) for bound in bounds), "+Inf")
+    counts = zip(_BOUNDS, map(float, accumulate(seconds.buckets)), strict=True)
+    return HistogramSample(tuple(counts), seconds.sum_seconds) if seconds.count else None
 
 
 def _open(view: RunView) -> list[Incident]:
