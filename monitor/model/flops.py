@@ -11,13 +11,14 @@ NVIDIA's formulas and gpt-neox's first one count model FLOPs, the others hardwar
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from megatron_monitor.model.topology import Topology
 from megatron_monitor.parsers.programs import program_of
 
+N = TypeVar("N", int, float)
 # 2022: programs of 2021 printed no TFLOPs, and people computed them by the rule of the notes.
 _PRINTED_SINCE = 1_640_995_200.0
 
@@ -35,40 +36,72 @@ class Sizes(Struct, frozen=True):
     """Width of the attention's output gate. With a gate it is as wide as the query."""
 
 
-def sizes_of(topology: Topology) -> Sizes | None:
-    """Return the widths with Megatron's defaults: MLP 4h (not with GLU), channels h / n, one group per head."""
-    layers, hidden, heads = topology.layers, topology.hidden_size, topology.attention_heads
-    ffn = topology.ffn_hidden_size
-    if not layers or not hidden:
-        return None
-    if ffn is None:
-        if topology.glu:
-            return None  # programs differ in this case
-        ffn = 4 * hidden
-    query = key = hidden
-    if topology.kv_channels is not None or topology.query_groups is not None:
-        if not heads:
-            return None
-        channels = topology.kv_channels or hidden // heads
-        query, key = channels * heads, channels * (topology.query_groups or heads)
-    if not 0 < key <= query:
-        return None
-    return Sizes(layers, hidden, ffn, query, key, 3 if topology.glu else 2, query if topology.output_gate else 0)
+class _Inputs:
+    """The inputs of a formula: a topology's fields and derived values. Raises LookupError for an unknown one."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.topology, name)
+        if not value:
+            raise LookupError(name)
+        return value
+
+    @property
+    def sizes(self) -> Sizes:
+        """The widths with Megatron's defaults: MLP 4h (not with GLU), channels h / n, one group per head."""
+        known, hidden = self.topology, self.hidden_size
+        # with GLU the programs' defaults differ
+        ffn = self.ffn_hidden_size if known.glu or known.ffn_hidden_size is not None else 4 * hidden
+        query = key = hidden
+        if known.kv_channels is not None or known.query_groups is not None:
+            channels = known.kv_channels or hidden // self.attention_heads
+            query, key = channels * self.attention_heads, channels * (known.query_groups or self.attention_heads)
+        if not 0 < key <= query:
+            raise LookupError("query_groups")
+        return Sizes(self.layers, hidden, ffn, query, key, 3 if known.glu else 2, query if known.output_gate else 0)
+
+    @property
+    def chosen(self) -> int:
+        """MLPs that a token passes. All layers are assumed to have experts, and none a shared expert (Megatron-LM's
+        default): no argument here says more.
+        """
+        return self.moe_top_k if (self.topology.experts or 0) > 1 else 1
+
+    @property
+    def width(self) -> int:
+        """Width of the MLP that one token passes: the MLP's own, or the sum of the chosen experts."""
+        experts = (self.topology.experts or 0) > 1
+        return self.chosen * ((self.topology.moe_ffn_hidden_size if experts else None) or self.sizes.ffn)
+
+    @property
+    def passes(self) -> int:
+        """F. Selective recomputation is ignored: those programs know all or nothing."""
+        return 4 if self.activation_checkpointing == "full" else 3
+
+    @property
+    def size(self) -> int:
+        """The number of parameters: the nominal size, else as printed, else computed."""
+        known = self.topology
+        return known.nominal_parameters or known.parameters or _parameters(self)
 
 
-def expert_width(topology: Topology) -> int | None:
-    """Return the width of the MLP that one token passes: the MLP's own, or the sum of the chosen experts.
-
-    All layers are assumed to have experts, and none a shared expert (Megatron-LM's default): no argument here says
-    more.
-    """
-    sizes = sizes_of(topology)
-    if sizes is None:
+def _known(compute: Callable[[_Inputs], N], topology: Topology) -> N | None:
+    """Return the result, or None if an input is unknown."""
+    try:
+        return compute(_Inputs(topology))
+    except LookupError:
         return None
-    if topology.experts is None or topology.experts <= 1:
-        return sizes.ffn
-    chosen = topology.moe_top_k
-    return chosen * (topology.moe_ffn_hidden_size or sizes.ffn) if chosen else None
+
+
+def _parameters(v: _Inputs) -> int:
+    if (v.topology.experts or 0) > 1:
+        raise LookupError("experts")
+    sizes, hidden, ffn = v.sizes, v.sizes.hidden, v.sizes.ffn
+    attention = hidden * (2 * sizes.query + 2 * sizes.key + sizes.gate) + sizes.query + 2 * sizes.key + hidden
+    mlp = sizes.matrices * hidden * ffn + (sizes.matrices - 1) * ffn + hidden
+    return int(sizes.layers * (attention + mlp + 4 * hidden) + (v.padded_vocab_size + v.sequence_length + 2) * hidden)
 
 
 def parameters(topology: Topology) -> int | None:
@@ -77,46 +110,7 @@ def parameters(topology: Topology) -> int | None:
     For Megatron's GPT with biases, LayerNorms, learned positions and a tied embedding. A model without them has a
     little less. None for a mixture of experts, because it is unknown which layers have experts.
     """
-    sizes, vocab, sequence = sizes_of(topology), topology.padded_vocab_size, topology.sequence_length
-    if sizes is None or not vocab or not sequence or (topology.experts or 0) > 1:
-        return None
-    hidden, ffn = sizes.hidden, sizes.ffn
-    attention = hidden * (2 * sizes.query + 2 * sizes.key + sizes.gate) + sizes.query + 2 * sizes.key + hidden
-    mlp = sizes.matrices * hidden * ffn + (sizes.matrices - 1) * ffn + hidden
-    return sizes.layers * (attention + mlp + 4 * hidden) + (vocab + sequence + 2) * hidden
-
-
-class _Inputs:
-    """The inputs of a formula: a topology's fields and derived values. Raises LookupError for an unknown one."""
-
-    def __init__(self, topology: Topology) -> None:
-        self.topology = topology
-
-    def __getattr__(self, name: str) -> Any:
-        value = _FOLLOWS[name](self.topology) if name in _FOLLOWS else getattr(self.topology, name)
-        if not value:
-            raise LookupError(name)
-        return value
-
-
-def _passes(topology: Topology) -> int | None:
-    """Return F. Selective recomputation is ignored: those programs know all or nothing."""
-    kind = topology.activation_checkpointing
-    return None if kind is None else 4 if kind == "full" else 3
-
-
-def _size(topology: Topology) -> int | None:
-    """Return the number of parameters: the nominal size, else as printed, else computed."""
-    return topology.nominal_parameters or topology.parameters or parameters(topology)
-
-
-_FOLLOWS: dict[str, Callable[[Topology], Any]] = {
-    "passes": _passes,
-    "sizes": sizes_of,
-    "width": expert_width,
-    "size": _size,
-    "chosen": lambda topology: topology.moe_top_k if (topology.experts or 0) > 1 else 1,  # MLPs that a token passes
-}
+    return _known(_parameters, topology)
 
 
 def _seed(v: _Inputs, batch: int, sequence: int) -> float:
@@ -225,11 +219,9 @@ Formula = Callable[[Topology, float, int, int], float | None]
 
 def _formula(flops: Callable[[_Inputs, int, int], float]) -> Formula:
     def tflops(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-        known = _Inputs(topology)
-        try:
-            return flops(known, batch, sequence) / float(seconds * known.world_size * 1e12) if seconds > 0 else None
-        except LookupError:
+        if not seconds > 0:
             return None
+        return _known(lambda v: flops(v, batch, sequence) / float(seconds * v.world_size * 1e12), topology)
 
     return tflops
 
@@ -300,15 +292,18 @@ def model_flops(topology: Topology, batch: int | None, sequence: int | None) -> 
     """Return the FLOPs of an iteration that the model needs, without recomputation and causal halving (MFU as defined
     by PaLM).
     """
-    sizes, width, vocab = sizes_of(topology), expert_width(topology), topology.padded_vocab_size
-    if sizes is None or not width or not vocab or not batch or not sequence:
+    if not batch or not sequence:
         return None
-    extra = topology.mtp_layers or 0
-    layers = sizes.layers + extra
-    linear = 2 * layers * (_projections(sizes) + sizes.hidden * width * sizes.matrices)
-    linear += 2 * extra * 2 * sizes.hidden**2
-    core, logits = 4 * layers * sizes.query * sequence, 2 * sizes.hidden * vocab * (extra + 1)
-    return 3 * batch * sequence * (linear + core + logits)
+
+    def flops(v: _Inputs) -> int:
+        sizes, extra = v.sizes, topology.mtp_layers or 0
+        layers = sizes.layers + extra
+        linear = 2 * layers * (_projections(sizes) + sizes.hidden * v.width * sizes.matrices)
+        linear += 2 * extra * 2 * sizes.hidden**2
+        core, logits = 4 * layers * sizes.query * sequence, 2 * sizes.hidden * v.padded_vocab_size * (extra + 1)
+        return int(3 * batch * sequence * (linear + core + logits))
+
+    return _known(flops, topology)
 
 
 def mfu(
