@@ -35,10 +35,6 @@ _TRACKS = 6  # remembered batch sizes of an attempt
 _SEGMENTS = 40  # remembered attempts
 
 
-# --- an attempt compared with similar ones before it
-# -------------------------------------------------------------------
-
-
 def _layout_of(state: RunState, step: Step) -> str:
     """Return what must be equal in two attempts to compare them: model, layout over the GPUs, batch size, sequence
     length.
@@ -52,151 +48,12 @@ def _layout_of(state: RunState, step: Step) -> str:
     return "/".join("?" if size is None else str(size) for size in sizes)
 
 
-def begin_segment(state: RunState, memory: SlowdownMemory, track: Level, step: Step) -> None:
-    """Compare an attempt with the ones before it, because its level is now known."""
-    assert track.value is not None
-    key, at, iteration = _layout_of(state, step), step.at, step.iteration
-    segment = Segment(
-        key, memory.attempt, state.attempt.first_iteration or iteration, track.value, at,
-        nodes_of(state)[:512], state.attempt.environment.get("CUDA_LAUNCH_BLOCKING"), memory.window.usual(),
-        state.attempt.environment.get(CLOCK),
-    )  # fmt: skip
-    previous = _previous_segments(memory, segment)
-    memory.segments.append(segment)
-    del memory.segments[:-_SEGMENTS]
-    shift = memory.shift
-    if shift is not None and shift.unsure:
-        shift.unsure = False
-        if not previous or track.value - shift.base < (shift.level - shift.base) / 2:
-            memory.shift = None
-        else:
-            shift.level = track.value
-    elif previous and not (key.strip("?/") == "" and _begins_anew(state, step)):
-        _compare(memory, track, segment, previous, at)
-
-
-def _previous_segments(memory: SlowdownMemory, segment: Segment) -> list[Segment]:
-    """Return the segments of earlier attempts that are comparable with this one."""
-    return [
-        known for known in memory.segments
-        if known.key == segment.key and known.attempt != segment.attempt and not known.differs_by_setting(segment)
-    ]  # fmt: skip
-
-
-def _compare(memory: SlowdownMemory, track: Level, segment: Segment, previous: list[Segment], at: float) -> bool:
-    """Return True if the attempt is slower than the ones before. If its noise hides that, more iterations decide: the
-    error of its level falls with the root of their number.
-    """
-    assert track.value is not None
-    known = [one.level for one in previous]
-    usual = median_high(known)
-    spread = deviation(known, usual) if len(known) >= 3 else 0.0
-    limit = max(math.log1p(_BETWEEN_ATTEMPTS), 3 * spread, UNITS * (track.unit or 0.0))
-    noise = 2 * track.scale * math.sqrt(levels.LEARN / min(track.seen, levels.WINDOW))
-    slower, hidden = track.value - usual > max(limit, noise), track.value - usual > limit
-    segment.undecided = hidden and not slower and track.seen < levels.WINDOW
-    if slower:
-        memory.shift = Shift(segment.first_iteration, at, usual, track.value, "launch")
-    return slower
-
-
 def _begins_anew(state: RunState, step: Step) -> bool:
     """Return True if the attempt resumes nothing: a chain of trainings in one log without a line that distinguishes
     them.
     """
     first = state.attempt.first_iteration
     return state.after_finish or (first is not None and first <= step.interval)
-
-
-def renew_segment(memory: SlowdownMemory, track: Level) -> None:
-    """Update the attempt's best level, with which later attempts are compared: the level of a slow node is not a
-    standard.
-    """
-    if memory.segments and memory.segments[-1].attempt == memory.attempt and track.value is not None:
-        segment = memory.segments[-1]
-        segment.level = min(segment.level, track.value)
-        if segment.profile is None and memory.shift is None:
-            segment.profile = memory.window.usual()  # timers are printed seldom
-
-
-def other_attempts(memory: SlowdownMemory) -> Profile | None:
-    """Return the profile of the last comparable attempt with timers."""
-    here = memory.segments[-1] if memory.segments else None
-    return next((segment.profile for segment in reversed(memory.segments[:-1])
-                 if here is not None and segment.key == here.key and segment.attempt != here.attempt
-                 and segment.profile is not None), None)  # fmt: skip
-
-
-def _seconds(memory: SlowdownMemory, step: Step) -> float | None:
-    """Return the time of a step once: DeepSpeed's engine prints it in the line after the one that counts the step."""
-    seconds = step.seconds
-    if step.counted:
-        memory.steps += 1
-        if seconds is None:
-            memory.untimed = step.iteration
-    elif memory.untimed != step.iteration:
-        return None
-    elif seconds is not None:
-        memory.untimed = None
-    return seconds if seconds is not None and seconds > 0 else None
-
-
-def _explain(state: RunState, memory: SlowdownMemory, shift: Shift, timed: TimerLine | None) -> bool:
-    """Name the cause of the added time if the log's timers show it. Return True if it differs from before."""
-    if shift.unsure:
-        return False
-    if shift.cause is None:
-        others = other_attempts(memory) if shift.reason == "launch" else None
-        shift.cause = explanation(others or memory.window.before(shift.onset, drifted=shift.reason == "drift"))
-    stages = state.attempt.topology.pipeline_parallel_size
-    return shift.cause.update(memory.window, shift.onset, timed is not None, stages)
-
-
-def _take(
-    state: RunState,
-    memory: SlowdownMemory,
-    step: Step,
-    time: float,
-    timed: TimerLine | None,
-    settings: SlowdownSettings,
-) -> bool:
-    """Compare a step with the level of its batch size. `time` is a logarithm, `timed` are the timers of the step."""
-    track = memory.tracks.get(memory.key)
-    if track is None:
-        track = memory.tracks[memory.key] = Level()
-        while len(memory.tracks) > _TRACKS:
-            del memory.tracks[next(iter(memory.tracks))]
-    known, changed = track.value is not None, False
-    # during a shift each step may end it
-    suspect = SUM_LIMIT if memory.shift is None else 0.0
-    look = track.add(time, step.iteration, _SUM_LIMIT * SUM_LIMIT, suspect, 4 * settings.threshold, memory.stretch)
-    if timed is not None:
-        memory.window.add(timed)
-    if track.value is None or not look:
-        return False  # nearly all steps of a healthy run end here
-    if not known:
-        begin_segment(state, memory, track, step)
-        changed = True  # launch_blocking.py compares it, too
-    else:
-        if track.seen % levels.MARK_EVERY == 0:
-            renew_segment(memory, track)
-        segment = memory.segments[-1] if memory.segments else None
-        if segment is not None and segment.undecided and segment.attempt == memory.attempt and memory.shift is None:
-            changed = _compare(memory, track, segment, _previous_segments(memory, segment), step.at)
-        changed |= watch(memory, track, step, state.attempt.topology.sequence_grows, settings)
-    memory.reference = track.value
-    return changed
-
-
-def _change_key(memory: SlowdownMemory, key: str) -> bool:
-    """The batch size changed: earlier findings cannot be compared with later steps."""
-    memory.key = key
-    memory.reference = None
-    memory.window.restart()
-    ended = memory.shift is not None
-    if memory.shift is not None and not memory.shift.unsure:
-        memory.shift = None
-    return ended
 
 
 class Slowdown(SlowdownMemory):
@@ -214,7 +71,7 @@ class Slowdown(SlowdownMemory):
         changed = saved and self._compare_saves(state, steps[0].at, settings)
         usual = attempt.topology.global_batch_size, attempt.topology.sequence_length
         for step in steps:
-            seconds, timed = _seconds(self, step), step.timer_line
+            seconds, timed = self._seconds(step), step.timer_line
             if step.outside is not None:
                 seconds, self.whole = step.outside[1], True
                 timed = timed or TimerLine(step.iteration, seconds, {ENGINE: (seconds - step.outside[0],) * 2})
@@ -224,15 +81,15 @@ class Slowdown(SlowdownMemory):
                 size = step.batch_size or usual[0], step.sequence_length or usual[1]
                 if size != self.sizes:
                     self.sizes = size
-                    changed |= _change_key(self, f"{size[0]}/{size[1]}")
+                    changed |= self._change_key(f"{size[0]}/{size[1]}")
                     timed = None  # from a line of the previous size
                 self.stretch = max(1, self.steps - self.timed_at)
-                changed |= _take(state, self, step, math.log(seconds), timed, settings)
+                changed |= self._take(state, step, math.log(seconds), timed, settings)
                 self.timed_at = self.steps
             elif timed is not None:
                 self.window.add(timed)
             if self.shift is not None:
-                changed |= _explain(state, self, self.shift, timed)
+                changed |= self._explain(state, self.shift, timed)
         return changed
 
     def _begin(self, number: int) -> None:
@@ -253,6 +110,131 @@ class Slowdown(SlowdownMemory):
             seconds = median(usual)
         self.slow_saves = saves.updated(before, checkpoints.durations, seconds, at, settings.threshold)
         return self.slow_saves is not before
+
+    def _begin_segment(self, state: RunState, track: Level, step: Step) -> None:
+        """Compare an attempt with the ones before it, because its level is now known."""
+        assert track.value is not None
+        key, at, iteration = _layout_of(state, step), step.at, step.iteration
+        segment = Segment(
+            key, self.attempt, state.attempt.first_iteration or iteration, track.value, at,
+            nodes_of(state)[:512], state.attempt.environment.get("CUDA_LAUNCH_BLOCKING"), self.window.usual(),
+            state.attempt.environment.get(CLOCK),
+        )  # fmt: skip
+        previous = self._previous_segments(segment)
+        self.segments.append(segment)
+        del self.segments[:-_SEGMENTS]
+        shift = self.shift
+        if shift is not None and shift.unsure:
+            shift.unsure = False
+            if not previous or track.value - shift.base < (shift.level - shift.base) / 2:
+                self.shift = None
+            else:
+                shift.level = track.value
+        elif previous and not (key.strip("?/") == "" and _begins_anew(state, step)):
+            self._compare(track, segment, previous, at)
+
+    def _previous_segments(self, segment: Segment) -> list[Segment]:
+        """Return the segments of earlier attempts that are comparable with this one."""
+        return [
+            known for known in self.segments
+            if known.key == segment.key and known.attempt != segment.attempt and not known.differs_by_setting(segment)
+        ]  # fmt: skip
+
+    def _compare(self, track: Level, segment: Segment, previous: list[Segment], at: float) -> bool:
+        """Return True if the attempt is slower than the ones before. If its noise hides that, more iterations decide:
+        the error of its level falls with the root of their number.
+        """
+        assert track.value is not None
+        known = [one.level for one in previous]
+        usual = median_high(known)
+        spread = deviation(known, usual) if len(known) >= 3 else 0.0
+        limit = max(math.log1p(_BETWEEN_ATTEMPTS), 3 * spread, UNITS * (track.unit or 0.0))
+        noise = 2 * track.scale * math.sqrt(levels.LEARN / min(track.seen, levels.WINDOW))
+        slower, hidden = track.value - usual > max(limit, noise), track.value - usual > limit
+        segment.undecided = hidden and not slower and track.seen < levels.WINDOW
+        if slower:
+            self.shift = Shift(segment.first_iteration, at, usual, track.value, "launch")
+        return slower
+
+    def _renew_segment(self, track: Level) -> None:
+        """Update the attempt's best level, with which later attempts are compared: the level of a slow node is not a
+        standard.
+        """
+        if self.segments and self.segments[-1].attempt == self.attempt and track.value is not None:
+            segment = self.segments[-1]
+            segment.level = min(segment.level, track.value)
+            if segment.profile is None and self.shift is None:
+                segment.profile = self.window.usual()  # timers are printed seldom
+
+    def _other_attempts(self) -> Profile | None:
+        """Return the profile of the last comparable attempt with timers."""
+        here = self.segments[-1] if self.segments else None
+        return next((segment.profile for segment in reversed(self.segments[:-1])
+                     if here is not None and segment.key == here.key and segment.attempt != here.attempt
+                     and segment.profile is not None), None)  # fmt: skip
+
+    def _seconds(self, step: Step) -> float | None:
+        """Return the time of a step once: DeepSpeed's engine prints it in the line after the one that counts it."""
+        seconds = step.seconds
+        if step.counted:
+            self.steps += 1
+            if seconds is None:
+                self.untimed = step.iteration
+        elif self.untimed != step.iteration:
+            return None
+        elif seconds is not None:
+            self.untimed = None
+        return seconds if seconds is not None and seconds > 0 else None
+
+    def _explain(self, state: RunState, shift: Shift, timed: TimerLine | None) -> bool:
+        """Name the cause of the added time if the log's timers show it. Return True if it differs from before."""
+        if shift.unsure:
+            return False
+        if shift.cause is None:
+            others = self._other_attempts() if shift.reason == "launch" else None
+            shift.cause = explanation(others or self.window.before(shift.onset, drifted=shift.reason == "drift"))
+        stages = state.attempt.topology.pipeline_parallel_size
+        return shift.cause.update(self.window, shift.onset, timed is not None, stages)
+
+    def _take(
+        self, state: RunState, step: Step, time: float, timed: TimerLine | None, settings: SlowdownSettings
+    ) -> bool:
+        """Compare a step with the level of its batch size. `time` is a logarithm, `timed` its timers."""
+        track = self.tracks.get(self.key)
+        if track is None:
+            track = self.tracks[self.key] = Level()
+            while len(self.tracks) > _TRACKS:
+                del self.tracks[next(iter(self.tracks))]
+        known, changed = track.value is not None, False
+        # during a shift each step may end it
+        suspect = SUM_LIMIT if self.shift is None else 0.0
+        look = track.add(time, step.iteration, _SUM_LIMIT * SUM_LIMIT, suspect, 4 * settings.threshold, self.stretch)
+        if timed is not None:
+            self.window.add(timed)
+        if track.value is None or not look:
+            return False  # nearly all steps of a healthy run end here
+        if not known:
+            self._begin_segment(state, track, step)
+            changed = True  # launch_blocking.py compares it, too
+        else:
+            if track.seen % levels.MARK_EVERY == 0:
+                self._renew_segment(track)
+            segment = self.segments[-1] if self.segments else None
+            if segment is not None and segment.undecided and segment.attempt == self.attempt and self.shift is None:
+                changed = self._compare(track, segment, self._previous_segments(segment), step.at)
+            changed |= watch(self, track, step, state.attempt.topology.sequence_grows, settings)
+        self.reference = track.value
+        return changed
+
+    def _change_key(self, key: str) -> bool:
+        """The batch size changed: earlier findings cannot be compared with later steps."""
+        self.key = key
+        self.reference = None
+        self.window.restart()
+        ended = self.shift is not None
+        if self.shift is not None and not self.shift.unsure:
+            self.shift = None
+        return ended
 
     def evaluate(self, state: RunState, _now: float, settings: SlowdownSettings) -> Finding:
         """Fire while a slower level lasts."""
