@@ -4,43 +4,29 @@ import pytest
 
 from megatron_monitor.detectors.slowdown import Segment
 from megatron_monitor.simulate import Fault, Scenario
-from tests.monitor.playing import Played, play, texts
+from tests.monitor.playing import play, texts
 
 
-def restarted(first: int | None, factor: float, world_size: int = 384, **more: int) -> Played:
-    """A run that is restarted with the variable set, slower by a factor."""
+@pytest.mark.parametrize(
+    ("before", "factor", "world_size", "words"),
+    [
+        (0, 1.063, 384, "hung without it"),
+        (0, 1.44, 48, "unset it"),  # on so few GPUs nothing speaks for it
+        (0, 1.005, 384, ""),  # within noise, as it was measured at 160 GPUs and more
+        (None, 1.063, 384, ""),  # the attempt before did not tell the variable: there is nothing to compare with
+    ],
+)
+def test_its_cost_is_told(before: int | None, factor: float, world_size: int, words: str) -> None:
+    """A run that is restarted with the variable set is slower by a factor: it is told once, and is no slowdown."""
     faults = (Fault("launch_blocking", 300, factor=factor),)
-    scenario = Scenario(iterations=500, launch_blocking=first, faults=faults, world_size=world_size, **more)
-    return play(texts(scenario))
-
-
-def test_its_cost_is_told() -> None:
-    """0 before, 1 after, 6.3 % slower from the first iteration of the attempt on."""
-    reported = restarted(0, 1.063).firing("launch_blocking")
-    assert reported.severity == "warning"
-    assert reported.evidence["cost_ratio"] == pytest.approx(0.063, abs=0.01)
-    assert reported.evidence["cuda_launch_blocking"] == "1"
-    assert "hung without it" in reported.summary
-
-
-def test_what_the_variable_costs_is_told_once() -> None:
-    """It is no slowdown besides."""
-    assert restarted(0, 1.44, 48).of("slowdown") == []
-
-
-def test_small_runs_are_told_to_unset_it() -> None:
-    """On 48 GPUs nothing speaks for it."""
-    assert "unset it" in restarted(0, 1.063, 48).firing("launch_blocking").summary
-
-
-def test_a_cost_within_noise_is_not_told() -> None:
-    """At 160 GPUs and more it was measured at nothing."""
-    assert restarted(0, 1.005).of("launch_blocking") == []
-
-
-def test_not_seen_is_unknown() -> None:
-    """The attempt before did not tell the variable: there is nothing to compare with, whatever the difference."""
-    assert restarted(None, 1.063).of("launch_blocking") == []
+    played = play(texts(Scenario(iterations=500, launch_blocking=before, faults=faults, world_size=world_size)))
+    told = played.of("launch_blocking")
+    assert [item.severity for item in told] == ["warning"] * bool(words)
+    for item in told:
+        assert words in item.summary
+        assert item.evidence["cost_ratio"] == pytest.approx(factor - 1, abs=0.01)
+        assert item.evidence["cuda_launch_blocking"] == "1"
+        assert played.of("slowdown") == []
 
 
 def test_advice_in_a_traceback_is_no_setting() -> None:

@@ -128,16 +128,13 @@ def test_gradients_that_grew_early_in_a_pretraining(at_end: float, severity: str
 
 
 def test_at_the_minimum_it_is_critical_at_once() -> None:
-    """L10: the scale has reached its floor. A run whose scale was always 1 (bf16) has none."""
+    """L10: the scale has reached its floor."""
     log = steady(100, 300, scale=64.0)
     for iteration, scale in ((300, 64.0), (340, 32.0), (380, 16.0), (420, 8.0), (460, 4.0)):
         log.feed(fp16(iteration, 2.67, scale, 1000.0 + iteration))
     assert all(item.severity == "warning" for item in log.firings("overflow_storm"))
     log.feed(fp16(500, 2.67, 2.0, 1500.0))
     assert log.firings("overflow_storm")[-1].severity == "critical"
-    bf16 = TrainingLog()
-    bf16.lines(fp16(iteration, 2.67, 1.0, log.around(1.0, 0.1)) for iteration in range(1, 100))
-    assert bf16.incidents == set()
 
 
 def test_the_program_gives_up() -> None:
@@ -159,10 +156,11 @@ def test_a_storm_grows_critical_and_ends() -> None:
     assert len(log.resolved("overflow_storm")) == 1
 
 
-def test_a_scale_of_minus_one_is_none() -> None:
-    """DeepSpeed's pipeline owns the scale, and Megatron prints -1.0."""
+@pytest.mark.parametrize(("scale", "norm"), [(-1.0, 0.0), (1.0, 1.0)])
+def test_what_is_no_scale(scale: float, norm: float) -> None:
+    """DeepSpeed's pipeline owns the scale, and Megatron prints -1.0. A run whose scale was always 1 (bf16) has none."""
     log = TrainingLog()
-    log.lines(fp16(iteration, log.around(3.0, 0.005), -1.0, 0.0) for iteration in range(1, 100))
+    log.lines(fp16(iteration, log.around(3.0, 0.005), scale, log.around(norm, 0.1)) for iteration in range(1, 100))
     assert log.incidents == set()
 
 
