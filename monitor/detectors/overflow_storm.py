@@ -21,12 +21,13 @@ from megatron_monitor.run.records import plus
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 from megatron_monitor.statistics.median import median_high
-from megatron_monitor.statistics.scale_search import ScaleSearch
 
 _LINES = -1  # the engine of signs in the loop's lines
 _BLOCKS = 16  # remembered blocks of a slow decline
 _DYNAMIC = 4.0  # an attempt whose scale was never 2^4 did not fall to its minimum
 
+_SETTLED = 20  # iterations in a row without an overflow after which the search for the scale has ended
+_MAX_SEARCH = 60  # iterations of an attempt in which it may last: from 2^32 to 1 with hysteresis it takes 33
 _SPAN = 10  # iterations within which skipped steps are counted
 _SKIPPED = 3  # within them: in normal operation hysteresis lets two meet, a third is a storm
 # Share of the steps of a line for several: a scaler that halves twice after one bad batch skips three of ten, and no
@@ -63,7 +64,10 @@ class OverflowStorm(AttemptRule):
     listens = (OverflowSkipped,)
     is_level = True
 
-    search: ScaleSearch = field(default_factory=ScaleSearch)
+    last_overflow: int = 0
+    """Iterations that the attempt had finished at its last overflow while it searched for its scale."""
+    searched: bool = False
+    """True: the search is over."""
     skipped: int = 0
     """Skipped steps reported since the last counted step."""
     level: float | None = None
@@ -114,7 +118,7 @@ class OverflowStorm(AttemptRule):
         moved, self.skipped = level != self.level, 0
         if skipped:
             self.signs.append(Sign(iteration, _LINES, skipped, fall))
-        searching = self.search.is_searching(step.finished, first, skipped > 0)
+        searching = self._is_searching(step.finished, first, skipped > 0)
         if level is not None:
             self.level = level
             self.highest = level if searching else max(self.highest, level)
@@ -133,13 +137,24 @@ class OverflowStorm(AttemptRule):
                 changed = True
         return changed
 
+    def _is_searching(self, finished: int, first_line: bool, overflow: bool) -> bool:
+        """Return True while the scaler searches: it starts far too high (2^16 to 2^32) and halves at each step until
+        one succeeds. That is normal at the start of a run and after a restart without its state. `finished`: iterations
+        of the attempt so far. `first_line`: it is the attempt's first report, which may cover a hundred steps.
+        """
+        if overflow and not self.searched:
+            self.last_overflow = finished
+        settled = finished - self.last_overflow >= _SETTLED or finished > _MAX_SEARCH
+        self.searched = self.searched or (settled and not first_line)
+        return not self.searched
+
     def on_event(self, state: RunState, event: OverflowSkipped, _settings: RuleSettings) -> bool:
         """Count each overflow when it is reported, before the step's own line."""
         attempt = state.attempt
         engine, iteration = attempt.overflows.last_engine, attempt.latest.iteration or 0
         if engine is None:
             return False  # another rank's copy
-        if self.search.is_searching(attempt.iterations, attempt.first_iteration == attempt.last_iteration, True):
+        if self._is_searching(attempt.iterations, attempt.first_iteration == attempt.last_iteration, True):
             return False
         old, new = event.loss_scale or 0.0, event.new_loss_scale or 0.0
         if new > 0:
