@@ -34,7 +34,8 @@ def test_hf_trainer(loss: object, norm: object, form: str) -> None:
     log.lines(trainer(step, 1.5, 0.9) for step in range(1, 20))
     assert log.incidents == set()
     log.feed(trainer(20, loss, norm))
-    assert [item.evidence["form"] for item in log.firings("nan_loss")] == [form]
+    (reported,) = log.firings("nan_loss")
+    assert (reported.evidence["form"], reported.evidence["last_finite_iteration"]) == (form, 19)
 
 
 def test_a_reward_of_hf_trainer() -> None:
