@@ -137,9 +137,10 @@ def sizes_from_arguments(values: dict[str, str]) -> dict[str, Any]:
     if {*reported.values()} - {None}:
         reported.update(arguments.traits_of(values))
     reported["learning_rate"] = _decimal(values.get("lr"))
-    ramp = _list(values.get("rampup_batch_size"))
-    if ramp is not None and len(ramp) == 3:
-        reported["rampup"] = tuple(ramp)
+    ramp = _parsed(values.get("rampup_batch_size"))
+    sizes = tuple(_whole(str(size)) for size in ramp) if isinstance(ramp, list | tuple) else ()
+    if len(sizes) == 3 and None not in sizes:
+        reported["rampup"] = sizes
     match _parsed(values.get("zero_optimization")):
         case {"stage": int(stage)}:
             reported.setdefault("zero_stage", stage)
@@ -270,16 +271,10 @@ def derive_ranks(new: Topology, replica: int) -> None:
 
 
 def _whole(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if text[:1] in ("[", "("):
-        listed = _list(text)  # microsoft's fork prints num_experts as [1]
-        return listed[0] if listed else None
-    try:
-        float(text)
-    except ValueError:
-        return None  # `8 of them` is not a number, although a field of an iteration line may continue after one
-    return integer(text)
+    if isinstance(listed := _parsed(text), list | tuple) and listed:
+        text = str(listed[0])  # microsoft's fork prints num_experts as [1]
+    # `8 of them` is not a number, although a field of an iteration line may continue after one
+    return integer(text) if text is not None and _decimal(text) is not None else None
 
 
 def _decimal(text: str | None) -> float | None:
@@ -297,14 +292,6 @@ def _parsed(text: str | None) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
-
-
-def _list(text: str | None) -> list[int] | None:
-    value = _parsed(text)
-    if not isinstance(value, list | tuple) or not value:
-        return None
-    found = [integer(str(item)) for item in value]
-    return None if None in found else [item for item in found if item is not None]
 
 
 def _flag(values: dict[str, str], name: str) -> bool | None:
