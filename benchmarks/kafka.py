@@ -42,10 +42,9 @@ class Group:
 
     def __init__(self, folder: Path, address: str, receiver: Webhook) -> None:
         self.folder, self.pages = folder, [free_port() for _ in range(MEMBERS)]
-        url = f"http://127.0.0.1:{receiver.server_address[1]}/"
         self.settings = (
             f"kafka={{bootstrap: ['{address}'], topic: logs}}",
-            f"notifiers=[{{type: webhook, name: all, url: '{url}'}}]",
+            f"notifiers=[{{type: webhook, name: all, url: '{receiver.url}'}}]",
             "shutdown_grace_period=0s", "detectors.hang.minimum=1h",
         )  # fmt: skip
         self.processes = [self.started(number) for number in range(MEMBERS)]

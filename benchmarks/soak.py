@@ -23,15 +23,15 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.measure import rss_of
-from tests.programs import free_port
+from tests.monitor.notifiers.receiver import Receiver
+from tests.programs import free_port, get
 
 PACE = 0.5  # seconds an iteration
 KEPT = 4  # rotated logs of a training, as logrotate keeps them
@@ -89,27 +89,21 @@ class Training(threading.Thread):
             self._open()
 
 
-class Webhook(ThreadingHTTPServer):
+class Webhook(Receiver):
     """A webhook that notes what it accepts, and is down at times."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.down = False
         self.accepted: list[tuple[float, dict[str, Any]]] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if not outer.down:
-                    outer.accepted.append((time.monotonic(), json.loads(body)))
-                self.send_response(503 if outer.down else 200)
-                self.end_headers()
-
-            def log_message(self, *_arguments: object) -> None:
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
+        self.judge = self._note
         threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def _note(self, body: bytes) -> tuple[int, str]:
+        if self.down:
+            return 503, ""
+        self.accepted.append((time.monotonic(), json.loads(body)))
+        return 200, ""
 
     def of(self, run: str, status: str, since: float) -> list[float]:
         """When it accepted messages about a hang of the run."""
@@ -139,13 +133,12 @@ class Soak:
         self.webhook = Webhook()
         self.log = (directory / "programs.log").open("ab")
         self.observer, receiver = (f"127.0.0.1:{free_port()}" for _ in range(2))
-        url = f"http://127.0.0.1:{self.webhook.server_address[1]}/"
         requeue = {"name": "soak", "incidents": ["hang"], "for": "5s", "dry_run": False, "per_day": 10_000}
         configuration = {
             "runs": [{"paths": [f"{directory}/logs/*.log"]}], "listen": self.observer,
             "state_dir": f"{directory}/state", "detectors": {"hang": {"minimum": f"{BUDGET:.0f}s"}},
-            "notifiers": [{"type": "webhook", "name": "soak", "url": url}], "receiver": {"listen": receiver},
-            "slurm": {"interval": "5s", "job_from": "run(?P<job>[0-9]+)[.]log"},
+            "notifiers": [{"type": "webhook", "name": "soak", "url": self.webhook.url}],
+            "receiver": {"listen": receiver}, "slurm": {"interval": "5s", "job_from": "run(?P<job>[0-9]+)[.]log"},
             "remediations": [{**requeue, "attempts": 10_000, "actions": [{"type": "requeue"}]}],
         }  # fmt: skip
         config = ["--config", str(directory / "config.yaml")]
@@ -210,7 +203,11 @@ class Soak:
 
     def metrics(self, name: str = "megatron_iterations_total") -> dict[str, float]:
         """Run -> a figure of the page."""
-        rows = [row for row in self._page().splitlines() if row.startswith(f"{name}{{")]
+        rows = []
+        with suppress(OSError):
+            rows = [
+                row for row in get(f"http://{self.observer}/metrics", 5).splitlines() if row.startswith(f"{name}{{")
+            ]
         return {row.split('run="')[1].split('"')[0]: float(row.rsplit(" ", 1)[1]) for row in rows}
 
     def timeout(self, name: str) -> float:
@@ -220,13 +217,6 @@ class Soak:
         deadline = self.metrics(metric).get(name, 0.0)
         seconds = deadline - self.metrics("megatron_last_progress_timestamp_seconds").get(name, deadline)
         return min(max(0.0, seconds), 3600.0)  # +Inf if no progress is expected
-
-    def _page(self) -> str:
-        try:
-            with urllib.request.urlopen(f"http://{self.observer}/metrics", timeout=5) as answer:
-                return str(answer.read().decode())
-        except OSError:
-            return ""
 
     def wait(self, condition: Callable[[], object], seconds: float) -> bool:
         """Whether it held within so many seconds."""
@@ -347,7 +337,7 @@ def program(flags: Path) -> None:
     """A program as it is, with faults at the edge of the system."""
     from megatron_monitor import cli, store
     from megatron_monitor.follow.os_layer import OsLayer
-    from megatron_monitor.receiver import agents, spool
+    from megatron_monitor.receiver import spool
     from megatron_monitor.system.clock import SystemClock
 
     def blocking(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -367,7 +357,7 @@ def program(flags: Path) -> None:
     for name in ("stat", "open", "pread", "fstat", "scandir"):
         setattr(OsLayer, name, blocking(getattr(OsLayer(), name)))
     SystemClock.wall = lambda _: time.time() + float((flags / "offset").read_text())  # type: ignore[method-assign]
-    store.os = spool.os = agents.os = Disk()  # type: ignore[assignment]
+    store.os = spool.os = Disk()  # type: ignore[assignment]
     sys.argv[0] = "megatron-monitor"
     cli.main()
 

@@ -176,20 +176,17 @@ class Store:
     def _append(self, parts: Mapping[str, bytes | None]) -> None:
         """Append a frame. Raises OSError, also if the file is not as it was written."""
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with _descriptor(self.path, os.O_WRONLY) as file:
+                if os.fstat(file).st_size < self._end:
+                    self._end = 0
+                    raise OSError(errno.ESTALE, "somebody has cut it")
+                end = _written(file, _frame(parts), self._end)  # overwrites the remains of a failed save
+                os.ftruncate(file, end)
+                os.fsync(file)
+                self._end = end
         except FileNotFoundError:
             self._end = 0
             raise
-        try:
-            if os.fstat(descriptor).st_size < self._end:
-                self._end = 0
-                raise OSError(errno.ESTALE, "somebody has cut it")
-            end = _written(descriptor, _frame(parts), self._end)  # overwrites the remains of a failed save
-            os.ftruncate(descriptor, end)
-            os.fsync(descriptor)
-            self._end = end
-        finally:
-            os.close(descriptor)
 
     def _compact(self) -> None:
         """Rewrite the valid values of the file."""
@@ -208,7 +205,7 @@ class Store:
 
     def _write_anew(self, parts: Mapping[str, bytes | None]) -> None:
         whole = {name: value for name, value in parts.items() if value is not None}
-        self._end = self._whole = replace_durably(self.path, [_HEADER, *_frame(whole)])
+        self._end = self._whole = replace_file(self.path, [_HEADER, *_frame(whole)])
 
     # --- notes ------------------------------------------------------------------------------------------------------
 
@@ -216,15 +213,11 @@ class Store:
         """Append a line to the result of `notes` at once. It survives the process, not the machine. Callable from any
         thread.
         """
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with contextlib.suppress(OSError):
-            descriptor = os.open(self.path.with_suffix(".notes"), flags, 0o600)
-            try:
-                if os.fstat(descriptor).st_size > _NOTES:
-                    os.ftruncate(descriptor, 0)
-                os.write(descriptor, f"{text}\n".encode())
-            finally:
-                os.close(descriptor)
+        path, flags = self.path.with_suffix(".notes"), os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with contextlib.suppress(OSError), _descriptor(path, flags) as file:
+            if os.fstat(file).st_size > _NOTES:
+                os.ftruncate(file, 0)
+            os.write(file, f"{text}\n".encode())
 
     def notes(self) -> frozenset[str]:
         """Return the noted lines, or none if they cannot be read."""
@@ -233,25 +226,30 @@ class Store:
         return frozenset()
 
 
-def replace_durably(path: Path, pieces: Iterable[bytes], mode: int = 0o600) -> int:
-    """Replace a file by a rename that survives a power cut. Return its bytes. Raises OSError."""
+def replace_file(path: Path, pieces: Iterable[bytes], mode: int = 0o600, *, durably: bool = True) -> int:
+    """Replace a file by a rename; `durably`: it survives a power cut. Return its bytes. Raises OSError."""
     temporary = path.with_suffix(".new")
     with contextlib.suppress(FileNotFoundError):  # left by a crash, or placed there
         os.unlink(temporary)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, mode)
+    with _descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode) as file:
+        size = _written(file, pieces, 0)
+        if durably:
+            os.fsync(file)
+    os.replace(temporary, path)
+    if durably:
+        with _descriptor(path.parent, os.O_RDONLY | os.O_DIRECTORY) as directory:
+            os.fsync(directory)
+    return size
+
+
+@contextlib.contextmanager
+def _descriptor(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
+    """Open a file that may be another user's trap: no link is followed, and a FIFO does not block."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     try:
-        size = _written(descriptor, pieces, 0)
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-    return size
 
 
 def _read(stream: BinaryIO) -> tuple[dict[str, bytes], int, str]:

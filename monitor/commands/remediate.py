@@ -19,7 +19,7 @@ from megatron_monitor.remediator.remediator import EVERY, Remediator, StartError
 from megatron_monitor.serve.http import Exposition, Probes
 from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.snapshot import Snapshot
-from megatron_monitor.store import replace_durably
+from megatron_monitor.store import replace_file
 from megatron_monitor.system.clock import SystemClock
 from megatron_monitor.system.flag import Flag
 
@@ -54,7 +54,7 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
         store, record = opened(path)
         asking, slurm = partial(ask, address, owners=_owners(state)), Slurm(clock, path.parent / "stacks")
         remediator = Remediator(
-            config, record, lambda encoded: replace_durably(path, [encoded], 0o644), slurm, asking, clock
+            config, record, lambda encoded: replace_file(path, [encoded], 0o644), slurm, asking, clock
         )
         metrics = Exposition(lambda: Snapshot(clock.wall(), monitor=remediator.shown), clock)
         probes = Probes(metrics, lambda: clock.monotonic() - remediator.turned_at, _MAX_TURN_SECONDS)

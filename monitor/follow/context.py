@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import TypeAlias
 
 from msgspec import Struct, field
@@ -137,21 +137,11 @@ class MountContext(Struct):
     registry: Registry
     is_local: Callable[[int], bool]  # returns True for an st_dev on a local file system, where one stat is reliable
     mount: str  # its mount point
-    pending: list[Message] = field(default_factory=list)  # messages of the look at a file that is under way
+    pending: list[Message] = field(default_factory=list)  # messages of the look at a file, for the loop
     spread_seconds: float = 0.0  # seconds in which every file of the mount can be looked at once within the budget
     stats: int = 0  # calls that asked for attributes since the last walk
     errors: Counter[str] = field(default_factory=Counter)  # I/O errors by name since the last walk
     _devices: dict[str, int] = field(default_factory=dict)
-
-    def emit(self, message: Message) -> None:
-        """Send the message to the loop when the look at the file is over."""
-        self.pending.append(message)
-
-    def take_pending(self) -> Sequence[Message]:
-        """Return the messages since the last call."""
-        if pending := self.pending:
-            self.pending = []
-        return pending
 
     def stat(self, path: str) -> os.stat_result:
         """Return the attributes of the path, and count the call for the budget."""

@@ -27,7 +27,8 @@ def read_once(found: Iterable[DiscoveredPath], clock: Clock, read_bytes: int = R
         left = []
         for file in unfinished:
             file.poll(clock.monotonic(), clock.wall())
-            yield from context.take_pending()
+            yield from context.pending
+            context.pending.clear()
             if file.literal and file.is_away:
                 yield Unreadable(file.source, errno.ENOENT, os.strerror(errno.ENOENT), clock.wall())
             elif file.literal and file.unsupported not in ("", "directory", "duplicate"):

@@ -78,7 +78,6 @@ class FollowedFile(Struct, eq=False):
     failed: bool = False  # quarantined: the monitor's own code failed at this file
     unsupported: str = ""
     """Why the path is not followed: directory, fifo, socket, device, binary or duplicate. Empty: it is followed."""
-    unreadable: bool = False  # Unreadable was emitted
     has_more: bool = False  # there is more to read at once
     look_soon: bool = False  # look again after the poll interval: something about the file is not decided yet
     changed_at: float = float("-inf")
@@ -93,8 +92,8 @@ class FollowedFile(Struct, eq=False):
     stamp: int | None = None  # `stat_stamp` of the file when it was last read to its end
     stamp_is_final: bool = False  # an equal stamp proves that nothing changed
     truncation_suspected_at: float | None = None
-    missing_since: float | None = None
-    gone_since: float | None = None  # when Gone was emitted
+    missing_since: float | None = None  # since when the path names nothing
+    gone: bool = False  # Gone was emitted
     _claims: tuple[Identity, ...] = ()
     _binary: Identity | None = None
     _hole_since: float | None = None
@@ -110,10 +109,15 @@ class FollowedFile(Struct, eq=False):
     @property
     def is_away(self) -> bool:
         """True while the path names nothing."""
-        return self.gone_since is not None or self.missing_since is not None
+        return self.missing_since is not None
+
+    @property
+    def unreadable(self) -> bool:
+        """True if Unreadable was emitted."""
+        return self._failures >= _FAILURES_REPORTED
 
     def poll(self, now: float, at: float) -> None:
-        """Look once. Reads at most `read_bytes` of each file concerned, and emits messages to the context."""
+        """Look once. Reads at most `read_bytes` of each file concerned, and adds messages to those of the context."""
         seen: os.stat_result | OSError
         self.looked_at = True
         try:
@@ -129,10 +133,9 @@ class FollowedFile(Struct, eq=False):
         except OSError as error:
             self._count_failure(error, now, at)
         else:
-            self._failures = 0
             if self.unreadable:
-                self.unreadable = False
-                self.context.emit(Readable(self.source, at))
+                self.context.pending.append(Readable(self.source, at))
+            self._failures = 0
             self.due_at = now if self.has_more else self._next_look(now)
         finally:
             self._release_claims(None if self.content is None else self.content.identity)
@@ -153,9 +156,9 @@ class FollowedFile(Struct, eq=False):
                 self._handle_file(seen, now, at)
         except DuplicateFileError:
             self.unsupported = "duplicate"
-            if self.announced and self.gone_since is None:  # the path's file is read under another name
-                self._finish(now, at, None)
-                self.resume, self.gone_since, self.announced = None, None, False
+            if self.announced and not self.gone:  # the path's file is read under another name
+                self._finish(at, None)
+                self.resume, self.gone, self.announced = None, False, False
         except FileChangedError:
             self.look_soon = True
 
@@ -165,9 +168,8 @@ class FollowedFile(Struct, eq=False):
         self.context.count_error(error)
         if error.errno in (errno.ESTALE, errno.EBADF):
             self.context.files.drop(self)
-        if not self.unreadable and self._failures >= _FAILURES_REPORTED:
-            self.unreadable = True
-            self.context.emit(Unreadable(self.source, error.errno, error.strerror or str(error), at))
+        if self._failures == _FAILURES_REPORTED:
+            self.context.pending.append(Unreadable(self.source, error.errno, error.strerror or str(error), at))
         self.due_at = now + min(_FAILURE_INTERVAL, settings.poll_interval * 2.0 ** min(self._failures - 1, 16))
 
     def _next_look(self, now: float) -> float:
@@ -310,17 +312,17 @@ class FollowedFile(Struct, eq=False):
         """
         self.context.registry.unreserve(self.resume, self.source)
         self.context.files.put(self, file)
-        was_gone = self.gone_since is not None
-        self.resume = self.gone_since = self.truncation_suspected_at = None
+        was_gone, self.gone = self.gone, False
+        self.resume = self.truncation_suspected_at = None
         if not self.announced:
             self.content, resumed = content, isinstance(mark, Position)
             self.announced = resumed or not content.offset
             self.caught_up = not self.announced
             if self.announced:
-                self.context.emit(self._opened(content, status, resumed=resumed))
+                self.context.pending.append(self._opened(content, status, resumed=resumed))
             return
         if was_gone:
-            self.context.emit(Readable(self.source, at))
+            self.context.pending.append(Readable(self.source, at))
         if mark is not None:
             self.content = content
         else:
@@ -373,15 +375,17 @@ class FollowedFile(Struct, eq=False):
         if block.data:
             if not self.announced:
                 self.announced = True
-                self.context.emit(self._opened(content, status))
+                self.context.pending.append(self._opened(content, status))
             self.content = content = content.advance(block.offset, block.data)
             if self.caught_up or at - status.st_mtime < _FRESH:  # a read of an old log is not a change
                 self._note_change(status, now, at)
             behind = max(0, status.st_size - content.offset)
-            self.context.emit(Data(self.source, block.offset, block.data, status.st_mtime, at, behind, content))
+            self.context.pending.append(
+                Data(self.source, block.offset, block.data, status.st_mtime, at, behind, content)
+            )
         if block.at_end and not block.hole and not self.caught_up and is_last:
             self.caught_up = True
-            self.context.emit(CaughtUp(self.source, at))
+            self.context.pending.append(CaughtUp(self.source, at))
         return block
 
     def _note_change(self, status: os.stat_result, now: float, at: float) -> None:
@@ -475,15 +479,15 @@ class FollowedFile(Struct, eq=False):
         self.stamp, self.has_more, self._hole_since, self._zeros_until = None, True, None, 0
         self._moved_at = self._directory_device = None  # the path may be a link to another directory
         if self.announced and not content.offset:
-            self.context.emit(Restarted(self.source, reason, proof, content, left, at))
+            self.context.pending.append(Restarted(self.source, reason, proof, content, left, at))
         elif self.announced:  # another path delivered this content
             self.announced = False
-            self.context.emit(Gone(self.source, at))
+            self.context.pending.append(Gone(self.source, at))
 
     def _handle_absence(self, error: OSError, now: float, at: float) -> None:
         """Handle a path that names nothing. Absence only counts in the directory where the file was."""
         self.unsupported = ""
-        if (self.content is None and self.resume is None) or self.gone_since is not None:  # nothing was read
+        if (self.content is None and self.resume is None) or self.gone:  # nothing was read
             self.missing_since = now if self.missing_since is None else self.missing_since
             return
         if not self._is_open_file_deleted() and not self._is_absence_proved():
@@ -499,7 +503,7 @@ class FollowedFile(Struct, eq=False):
         self.look_soon = True
         last = max(self.missing_since, self.changed_at) if links else self.missing_since
         if now - last >= (_RENAMED if links else _ABSENT_SECONDS):
-            self._finish(now, at, links)
+            self._finish(at, links)
 
     def _is_open_file_deleted(self) -> bool:
         file = self.context.files.get(self)
@@ -543,12 +547,12 @@ class FollowedFile(Struct, eq=False):
         if self.resume is not None and not is_deleted:
             self.context.registry.add_left_file(self.resume)
 
-    def _finish(self, now: float, at: float, links: int | None) -> None:
+    def _finish(self, at: float, links: int | None) -> None:
         """Report the path as gone. Its file may continue under another name, unless it has no links left."""
         is_known = self.announced or isinstance(self.resume, Position)  # to the loop, or to an earlier process
         self.context.files.drop(self)
         self._release(is_deleted=links == 0)
-        self.gone_since = now
+        self.gone = True
         if is_known:
-            self.context.emit(Gone(self.source, at))
+            self.context.pending.append(Gone(self.source, at))
         self._moved_at = None

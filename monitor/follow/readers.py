@@ -180,9 +180,10 @@ class MountReader:
             source.leave()
             source.failed, source.due_at = True, float("inf")
             reason = f"an error in the monitor's own code ({type(error).__name__})"
-            self._context.emit(Unreadable(source.source, None, reason, clock.wall()))
+            self._context.pending.append(Unreadable(source.source, None, reason, clock.wall()))
         yield from self._check_lateness(clock)
-        for message in self._context.take_pending():
+        messages, self._context.pending = self._context.pending, []
+        for message in messages:
             yield message
             self._active_at = clock.monotonic()  # the consumer's time does not count
         self.has_more = self.has_more or source.has_more
@@ -287,8 +288,7 @@ class MountReader:
         """Stop following paths that only a pattern found and that have been gone for a day."""
         forgotten = []
         for key, source in self.sources.items():
-            gone = source.gone_since if source.gone_since is not None else source.missing_since
-            long_ago = gone is not None and now - gone > _FORGET_GONE
+            long_ago = source.missing_since is not None and now - source.missing_since > _FORGET_GONE
             if long_ago and not source.literal and key not in self._found_away:
                 forgotten.append(key)
         for key in forgotten:

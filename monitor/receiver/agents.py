@@ -5,7 +5,6 @@ The report is written to a file each second, for the daemon and for a restarted 
 """
 
 import contextlib
-import os
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from megatron_monitor.pushed import CLOCK_TOLERANCE, LATE, Agent, AgentReport
+from megatron_monitor.store import replace_file
 from megatron_monitor.system.clock import Clock, SteadyClock
 
 _HEARTBEAT_INTERVAL = 5.0  # seconds: a twelfth of the shortest progress timeout (60 s)
@@ -130,7 +130,8 @@ class Agents:
     def save(self, now: float) -> None:
         """Write the report. Not synced: after a power cut all agents send heartbeats within seconds."""
         if self._path is not None:
-            replace_file(self._path, msgspec.json.encode(self.report(now)))
+            with contextlib.suppress(OSError):
+                replace_file(self._path, [msgspec.json.encode(self.report(now))], 0o644, durably=False)
 
     def _set_by(self) -> float:
         """Return the seconds by which the receiver's clock was set."""
@@ -143,14 +144,3 @@ class Agents:
 def tenant_of(agent: str) -> str:
     """Return the tenant of an agent by its name (see `labels.agent_of`)."""
     return agent.partition("%2F")[0]
-
-
-def replace_file(path: Path, data: bytes) -> bool:
-    """Write a file by a rename. False if that fails."""
-    try:
-        temporary = path.with_suffix(".new")
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except OSError:
-        return False
-    return True

@@ -13,10 +13,9 @@ from megatron_monitor.config import Config, spool_directory
 from megatron_monitor.core.extension import Extension
 from megatron_monitor.extensions import Service
 from megatron_monitor.pushed import AgentReport, AgentStates
-from megatron_monitor.receiver.agents import replace_file
 from megatron_monitor.receiver.labels import followed
 from megatron_monitor.receiver.spool import READ_OFFSETS
-from megatron_monitor.store import read_foreign
+from megatron_monitor.store import read_foreign, replace_file
 from megatron_monitor.system.clock import Clock
 
 if TYPE_CHECKING:
@@ -106,9 +105,10 @@ class ReadOffsets(Extension):
         """Write them."""
         if self._read != self._written:
             file = Path(self._core.config.pushed) / READ_OFFSETS
-            if replace_file(file, msgspec.json.encode(self._read)):
+            try:
+                replace_file(file, [msgspec.json.encode(self._read)], 0o644, durably=False)
                 self._written = self._read
-            else:
+            except OSError:
                 self._core.changed = True  # again after the next save
 
 

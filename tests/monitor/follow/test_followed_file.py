@@ -84,7 +84,7 @@ def test_rename_rotation_with_late_writes(begun, append, log, file_system):
     assert rig.texts(log) == [text(0, 9), LINES[10]]
     restarted = next(message for message in messages if isinstance(message, Restarted))
     assert restarted.reason == "rotated"
-    assert restarted.former is not None
+    assert restarted.left is not None
     assert not any(isinstance(message, Gone) for message in rig.messages)
 
 
