@@ -35,11 +35,6 @@ class WalkRequest(NamedTuple):
     literal: bool = False
     """`root` was configured without wildcards and may be a file; the pattern matches the tree below it."""
 
-    def log_filter(self, directory: str) -> Callable[[str], bool]:
-        """Return a function that is True for names in `directory` which match and may be logs."""
-        matches, in_tree = self.pattern.matches, self.in_tree
-        return lambda name: bool(matches(f"{directory}/{name}")) and may_be_log(name, in_tree=in_tree)
-
     def finds(self, path: str) -> bool:
         """Return True if the walk would find a file with this absolute path, judged by the text alone."""
         below = path.startswith(f"{self.root.rstrip('/')}/") or path == self.root
@@ -131,7 +126,11 @@ class Walk(Struct):
             return
         entries.sort()  # which of two names of one file is followed must not depend on the directory's order
         links_and_directories: list[Entry] = []
-        may_be_log_here = walk.log_filter(marked)
+        matches, in_tree = walk.pattern.matches, walk.in_tree
+
+        def may_be_log_here(name: str) -> bool:
+            return bool(matches(f"{marked}/{name}")) and may_be_log(name, in_tree=in_tree)
+
         for entry in entries:
             name, kind, _ = entry
             if walk.exclude and excluded(walk.exclude, f"{directory}/{name}", name):

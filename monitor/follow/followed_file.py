@@ -491,8 +491,11 @@ class FollowedFile(Struct, eq=False):
             self.missing_since = now if self.missing_since is None else self.missing_since
             return
         if not self._is_open_file_deleted() and not self._is_absence_proved():
-            self._handle_hidden_directory(now, at)
-            raise error
+            if self.context.files.get(self) is not None:
+                self._read_old_file(now, at)
+            else:
+                self._release(is_deleted=False)  # to other names: the directory was renamed, or cannot be seen
+            raise error  # the file may still exist
         if self.missing_since is None:
             self.missing_since = now
         if self.content is None and self.resume is not None:
@@ -528,16 +531,6 @@ class FollowedFile(Struct, eq=False):
                     return False
                 device = known.device if device is None else device
                 directory = os.path.dirname(directory)
-
-    def _handle_hidden_directory(self, now: float, at: float) -> None:
-        """Read on in the open file, else release it to other names: the directory was renamed or cannot be seen.
-
-        Emits nothing: a file that cannot be observed may still exist.
-        """
-        if self.context.files.get(self) is not None:
-            self._read_old_file(now, at)
-        else:
-            self._release(is_deleted=False)
 
     def _release(self, *, is_deleted: bool) -> None:
         """Let another path read the rest of the file, unless the file is deleted."""

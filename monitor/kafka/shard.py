@@ -69,8 +69,7 @@ class Shard:
         )
         self._state_read.ask(partition)
         self._place = PartitionOffset()
-        self._fed: dict[str, int] = {}  # stream -> bytes given to the core
-        self._lines: dict[str, list[bytes]] = {}
+        self._lines: dict[str, list[bytes]] = {}  # stream -> lines that were not given to the core yet
         self._keys: dict[str, bytes] = {}  # run -> the key of its records
         self._at = 0.0  # the core's present instant
         self._turned_at = self._began_at = clock.monotonic()
@@ -135,7 +134,6 @@ class Shard:
                 Opened(name, name, Content(offset=position.start), position.start, written, True, mount=self._mount),
                 now,
             )
-            self._fed[name] = position.start
         self._at, self.next = now, place.offset
         self.core.changed = True
         self.core.outbox.patience = float("inf")
@@ -154,7 +152,7 @@ class Shard:
             self.dispatcher.deliveries.finish(self.core.outbox, self._at, _CLOSE_TIMEOUT if save else 0.0, hand=False)
             if save:
                 self._feed()
-                self._note_agents()
+                self._report_coverage()
                 self.dispatcher.saving.save_last(self._at)
             self.dispatcher.saving.release()
         return self.core.counted()
@@ -182,7 +180,7 @@ class Shard:
             self._skip("empty", offset, "it is empty")
         elif not key and self.record.partitions > 1:
             self._skip("unkeyed", offset, "it has no key")
-            if not (self._keys or self._fed):
+            if not (self._keys or self.core.sources):
                 self.refused[""] = (
                     f"the records of {self._config.kafka.topic} have no keys (partition {self.partition}, offset"
                     f" {offset}): key them by run, so that one partition has all lines of a run (docs/pushed-logs.md)"
@@ -232,7 +230,7 @@ class Shard:
             )
             _log.error("kafka: %s", why)
             wall = self._at + self.core.wall_offset
-            for name in {*self._fed, *self._lines}:
+            for name in {*self.core.sources, *self._lines}:
                 if run_at(name) == run:
                     self._lines.pop(name, None)
                     self.core.handle(Unreadable(name, None, why, wall), self._at)
@@ -270,7 +268,6 @@ class Shard:
             self._at = min(self._at + clock - self._turned_at, self.now())
         self._judge()
         self._turned_at = self._clock.monotonic()
-        self._note_agents()
         self.dispatcher.saving.turn(self._at)
         if self.caught_up or clock - self._began_at >= _MAX_SEND_DELAY:
             self.dispatcher.send(self._at)
@@ -298,12 +295,11 @@ class Shard:
         wall = self._at + self.core.wall_offset
         for name, lines in self._lines.items():
             written = self._place.written[name]
-            if name not in self._fed:
-                self._fed[name] = 0
+            if name not in self.core.sources:
                 self.core.handle(Opened(name, name, None, 0, written, False, mount=self._mount), self._at)
-            data = b"".join(lines)
-            self.core.handle(Data(name, self._fed[name], data, written, wall, 0), self._at)
-            self._fed[name] += len(data)
+            if (source := self.core.sources.get(name)) is not None:
+                data = Data(name, source.content.offset, b"".join(lines), written, wall, 0)
+                self.core.handle(data, self._at)
         self._lines.clear()
 
     def _report_coverage(self) -> None:
@@ -313,7 +309,8 @@ class Shard:
         if silent_for <= _UNOBSERVED_AFTER < self._unobserved:
             self.core.handle(UnobservedTime(self._mount, self._unobserved, wall), now)
         self._unobserved, read_until = silent_for, now - silent_for if silent_for > _UNOBSERVED_AFTER else now
-        states = self._agents.report(wall).states(wall)
+        report = self._agents.report(wall)
+        self._place.agents, states = report.agents, report.states(wall)
         self.core.listen({self._mount: read_until} if read_until < now else {}, now, states)
         self.core.read_until = read_until
         for state, count in states.states.items():
@@ -328,9 +325,6 @@ class Shard:
         if not self.core.scanned:
             self.core.handle(Scanned(self._mount, wall), self._at)
 
-    def _note_agents(self) -> None:
-        self._place.agents = self._agents.report(self._at + self.core.wall_offset).agents
-
     def _forget_streams(self, now: float) -> None:
         """Forget streams without a line for a week. If there are too many, forget a tenth: first those of no training,
         written first. Otherwise made-up runs would make the state larger than a record may be.
@@ -343,8 +337,7 @@ class Shard:
         old = {*spare, *(name for name in order if wall - written[name] > _FORGET_STREAM)}
         for name in old:
             self.core.handle(Gone(name, wall), now)
-            for streams in (written, self._fed):
-                streams.pop(name, None)
+            written.pop(name, None)
         if old:
             self.core.handle(Scanned(self._mount, wall, forgotten=tuple(old)), now)
             runs = set(map(run_at, written))
