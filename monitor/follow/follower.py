@@ -20,7 +20,6 @@ from megatron_monitor.system.clock import Clock, SystemClock
 
 _MESSAGES_PER_PUT = 32
 # Seconds:
-_PUT_SECONDS = 0.25  # between two looks at the stop flag while the queue is full
 _POLL_PASS_SECONDS = 0.1  # between two passes without events: of thousands of files one is due at any moment
 _EVENT_PASS_SECONDS = 0.4  # between two passes with events: a wake-up costs as much as to read ten lines
 _PASS_SECONDS_PER_FILE = 0.03  # the same for each file that had grown: of fifty every line comes within two seconds
@@ -211,17 +210,9 @@ class ReaderThread(threading.Thread):
             if small and self._reader.mount.local and len(batch) < _MESSAGES_PER_PUT:
                 continue  # put together with others; not on other mounts, where the next look may hang
             self._busy_since = None  # a wait for the loop does not mean that the mount hangs
-            if not self._put(batch):
+            if not self._messages.put_all(batch, self._stopping):
                 return False
             batch.clear()
             self._busy_since = self._clock.monotonic()
         self._busy_since = None
-        return self._put(batch)
-
-    def _put(self, messages: list[Message]) -> bool:
-        done = 0
-        while done < len(messages):
-            if self._stopping.is_set():
-                return False
-            done += self._messages.put_all(messages[done:], _PUT_SECONDS)
-        return True
+        return self._messages.put_all(batch, self._stopping)

@@ -8,23 +8,25 @@ a thread costs as much as a look at a file.
 import math
 import queue
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from megatron_monitor.follow.messages import SMALL_BYTES, Data, Message
 
 _SMALL_MESSAGE_PLACES = 1 / 16  # a queue full of small messages takes at most the memory of one full of large ones
 _MAX_TAKEN = 32  # messages taken at once: 2 MiB of text at most
+_LOOK_SECONDS = 0.25  # between two looks at the stop flag while the queue is full
 
 
 class Inbox(queue.Queue[Message]):
-    """A bounded queue: a reader ahead of the loop waits. `maxsize` counts places; a small message takes 1/16."""
+    """A bounded queue: a reader ahead of the loop waits. `maxsize` counts places; a small message takes 1/16. What
+    each reader has put before it waits is above the bound: a large message, or some small ones.
+    """
 
     def __init__(self, maxsize: int) -> None:
         super().__init__(maxsize)
         self._wakeup = threading.Condition(self.mutex)
         self._called = False
         self._filled = 0.0
-        self._outside: dict[int, float] = {}  # thread that waits for room -> Unix second of its first message
 
     def wake(self) -> None:
         """Make the loop turn now. Any thread may call, but not a signal handler."""
@@ -44,24 +46,16 @@ class Inbox(queue.Queue[Message]):
                 self._wakeup.wait_for(lambda: self._called or self._is_half_full(), pause)
             self._called = False
 
-    def put_all(self, messages: Sequence[Message], timeout: float) -> int:
-        """Put the first messages, as many as there is room for, and return their number. Waits `timeout` seconds for
-        room if there is none.
-        """
+    def put_all(self, messages: Sequence[Message], stopping: threading.Event) -> bool:
+        """Put the messages, then wait for room for more. Return False if `stopping` is set."""
         with self.mutex:
-            if self._filled >= self.maxsize:
-                self._outside[threading.get_ident()] = _read_at(messages)
-                self.not_full.wait(timeout)
-                del self._outside[threading.get_ident()]
-            count = 0
             for message in messages:
-                if self._filled >= self.maxsize:
-                    break
                 self._put(message)
-                count += 1
-            if count:
+            if messages:
                 self.not_empty.notify()
-            return count
+            while self._filled >= self.maxsize and not stopping.is_set():
+                self.not_full.wait(_LOOK_SECONDS)
+        return not stopping.is_set()
 
     def get_some(self) -> list[Message]:
         """Return the messages up to the first large one; an empty list if there is none."""
@@ -79,7 +73,7 @@ class Inbox(queue.Queue[Message]):
     def oldest(self) -> float:
         """Return the Unix second at which the oldest message was read; inf if there is none."""
         with self.mutex:
-            return min((_read_at(self.queue), *self._outside.values()))
+            return min((getattr(message, "at", math.inf) for message in self.queue), default=math.inf)
 
     def _is_half_full(self) -> bool:
         return 2 * self._filled >= self.maxsize
@@ -97,10 +91,6 @@ class Inbox(queue.Queue[Message]):
         message = super()._get()
         self._filled -= _places(message)
         return message
-
-
-def _read_at(messages: Iterable[Message]) -> float:
-    return min((getattr(message, "at", math.inf) for message in messages), default=math.inf)
 
 
 def _places(message: Message) -> float:

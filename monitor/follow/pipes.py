@@ -55,5 +55,4 @@ class PipeThread(threading.Thread):
             self._put(Scanned(STDIN, at))
 
     def _put(self, message: Message) -> None:
-        while not self._stopping.is_set() and not self._messages.put_all([message], _WAIT):
-            pass
+        self._messages.put_all([message], self._stopping)

@@ -141,7 +141,7 @@ def test_full_queue_holds_the_reader_back(start, tmp_path):
         message = messages.get(timeout=SECONDS)
         if isinstance(message, Data):
             got.append(message.data)
-            assert messages.qsize() <= 1
+            assert messages.qsize() <= 3, "a place, and what the reader put before it waited"
     assert b"".join(got) == text[: len(b"".join(got))]
     assert follower.stop(SECONDS)
 

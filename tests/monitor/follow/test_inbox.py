@@ -63,15 +63,26 @@ def test_a_message_ends_the_idle_and_not_the_pause() -> None:
     assert inbox.get_nowait() == message()
 
 
-def test_a_small_message_takes_part_of_a_place() -> None:
-    """Lines of a hundred runs are no reason for haste, and the memory is bounded all the same."""
-    inbox = Inbox(2)
-    assert inbox.put_all([message(number) for number in range(100)], 0.0) == 32
-    assert inbox.full()
-    assert inbox.put_all([message()], SHORT) == 0
-    assert inbox.get_nowait() == message()
-    assert inbox.put_all([block(1), block(2)], 0.0) == 1
-    assert inbox.put_all([message()], 0.0) == 0
+@pytest.mark.parametrize("more", [message(31), block(1)])
+def test_who_puts_more_than_there_is_room_for_waits(more: Data | CaughtUp) -> None:
+    """Lines of thirty runs are no reason for haste, a small message takes part of a place, and the memory is bounded:
+    until some are taken, or to the end.
+    """
+    inbox, stopping = Inbox(2), threading.Event()
+    for stops in (False, True):
+        assert inbox.put_all([message(number) for number in range(31)], stopping)
+        assert not inbox.full()
+        waiting = threading.Thread(target=inbox.put_all, args=([more], stopping))
+        waiting.start()
+        waiting.join(SHORT)
+        assert inbox.full()
+        assert waiting.is_alive()
+        stopping.set() if stops else inbox.get_some()
+        waiting.join(LONG)
+        assert not waiting.is_alive()
+        while inbox.get_some():
+            pass
+    assert not inbox.put_all([], stopping)
 
 
 def test_what_is_taken_at_once() -> None:
@@ -79,34 +90,20 @@ def test_what_is_taken_at_once() -> None:
     inbox = Inbox(32)
     assert inbox.get_some() == []
     reported = [message(1), block(2), message(3), *map(message, range(4, 50))]
-    assert inbox.put_all(reported, 0.0) == len(reported)
+    assert inbox.put_all(reported, threading.Event())
     assert inbox.get_some() == reported[:2]
     rest = [*inbox.get_some(), *inbox.get_some()]
     assert rest == reported[2:]
     assert inbox.empty()
-    inbox.put_all([block(number) for number in range(40)], 0.0)
-    assert inbox.full()
-    for number in range(32):
-        assert inbox.get_some() == [block(number)]
-    assert not inbox.full()
 
 
-def test_what_is_oldest_is_known_of_the_queue_and_of_who_waits_for_room() -> None:
+def test_what_is_oldest_is_known() -> None:
     """A loop that is behind judges until then: what was read before has been taken, whichever thread read it."""
-    inbox = Inbox(1)
+    inbox = Inbox(8)
     assert inbox.oldest() == math.inf
     inbox.put(CaughtUp("/b", 7.0))
     inbox.put(Data("/c", 0, b"", 0.0, 8.0, 0))
-    assert inbox.oldest() == 7.0
-    waiting = threading.Thread(target=inbox.put_all, args=([CaughtUp("/a", 5.0)], LONG))
-    while inbox.put_all([CaughtUp("/b", 9.0)], 0.0):
-        pass
-    waiting.start()
-    while inbox.oldest() != 5.0:
-        time.sleep(0.01)
-    while inbox.get_some():
-        pass
-    waiting.join()
+    inbox.put(CaughtUp("/a", 5.0))
     assert inbox.oldest() == 5.0
     inbox.get_some()
     assert inbox.oldest() == math.inf
