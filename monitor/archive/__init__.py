@@ -1,7 +1,7 @@
 """Turn many finished logs into report rows, in several processes.
 
-Files with the same run name or inode are read in the same task. The job of a log is known only after reading: tasks
-that share a job are then read again as one. The number of processes does not change the rows.
+A task is the files with one run name, or of one inode. The job of a log is known only after reading: tasks that share
+a job are then read again as one. The number of processes does not change the rows.
 """
 
 import gc
@@ -23,8 +23,6 @@ from megatron_monitor.run import derived
 
 __all__ = ["Row", "Task", "TaskResult", "read_archive", "read_run", "tasks_of"]
 
-_MAX_TASK_FILES = 25  # twice as many need twice the memory and are hardly faster
-_MAX_TASK_BYTES = 32 << 20
 _MIN_PARALLEL_BYTES = 64 << 20  # about 5 s of reading: less is faster in one process
 
 
@@ -76,20 +74,13 @@ def read_task(task: Task, config: Config) -> TaskResult:
     jobs = frozenset(source.member.key for source in core.sources.values()) - {""}
     result = TaskResult(rows, problems, bool(core.unreadable), jobs)
     del core
-    gc.collect()  # a core holds reference cycles
+    gc.collect(1)  # a core holds reference cycles; what is older stays, which takes 10 ms to look through
     return result
 
 
 def tasks_of(found: Iterable[DiscoveredPath], config: Config) -> list[Task]:
-    """Return the files in tasks of a bounded size, sorted by path; files of one run are in one task."""
-    tasks: list[Task] = []
-    for files in sorted(tuple(sorted(files)) for files in _grouped((file, _keys(file, config)) for file in found)):
-        wider = (*tasks[-1], *files) if tasks else ()
-        if wider and len(wider) <= _MAX_TASK_FILES and _size(wider) <= _MAX_TASK_BYTES:
-            tasks[-1] = wider
-        else:
-            tasks.append(files)
-    return tasks
+    """Return the files by run, sorted by path."""
+    return sorted(tuple(sorted(files)) for files in _grouped((file, _keys(file, config)) for file in found))
 
 
 def _size(task: Task) -> int:

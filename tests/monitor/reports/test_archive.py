@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from megatron_monitor import archive as readers
 from megatron_monitor.archive import Row, TaskResult, read_run
 from megatron_monitor.commands import report
 from tests.commands import command
@@ -41,10 +40,10 @@ def archive(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("form", [["--json"], []])
 def test_the_rows_do_not_depend_on_the_tasks(archive: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]) -> None:
-    """One task a file or one for all: even a job's streams that lie apart are one run."""
-    whole = command("report", archive, *form)
-    monkeypatch.setattr(readers, "_MAX_TASK_FILES", 1)
+    """One task a run or one for all: even a job's streams that lie apart are one run."""
     result = command("report", archive, *form)
+    monkeypatch.setattr(report, "tasks_of", lambda found, _config: [tuple(sorted(found))])
+    whole = command("report", archive, *form)
     assert result.stdout == whole.stdout
     assert result.stdout.count("trainer") > 0
     assert not re.search(r'(?m)^\| launcher|"run": "launcher', result.stdout)
@@ -52,9 +51,8 @@ def test_the_rows_do_not_depend_on_the_tasks(archive: Path, monkeypatch: pytest.
     assert "words.log: no training line in 9 lines" in result.stderr
 
 
-def test_files_of_one_run_or_one_inode_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though a task holds but one file."""
-    monkeypatch.setattr(readers, "_MAX_TASK_FILES", 1)
+def test_files_of_one_run_or_one_inode_are_read_together(tmp_path: Path) -> None:
+    """Wherever they lie."""
     log(tmp_path / "a/main_log.txt", 9)
     (tmp_path / "b").mkdir()
     os.link(tmp_path / "a/main_log.txt", tmp_path / "b/main_log.txt")
