@@ -25,20 +25,10 @@ _NOT_STEADY = 2  # iterations of a run without steady time: the first one warms 
 
 # One field per column. Without a value it is unknown.
 _NAMES = [name for name, *_ in rows_of("megatron_monitor.reports", "columns.csv", tuple[Any, ...])]
-_VALUES = {
-    "steady_iterations": 0,
-    "iterations": 0,
-    "restarts": 0,
-    "notes": [],
-    "environment": {},
-    "software": {},
-    "sources": [],
-}
 if TYPE_CHECKING:
     Row = Any
 else:
-    _FIELDS = [(name, Any, _VALUES.get(name)) for name in _NAMES[2:]]
-    Row = msgspec.defstruct("Row", ["run", "outcome", *_FIELDS], module=__name__)
+    Row = msgspec.defstruct("Row", [(name, Any, None) for name in _NAMES], module=__name__)
 
 
 def row_of(state: RunState, run_state: str, past: Iterable[Transition], peak: float | None) -> Row:
@@ -48,7 +38,7 @@ def row_of(state: RunState, run_state: str, past: Iterable[Transition], peak: fl
     state = state.reported()
     attempt = state.attempt
     topology = attempt.topology
-    row = Row(run=state.name, outcome=word)
+    row = Row(run=state.name, outcome=word, steady_iterations=0)
     row.environment, row.software, row.sources = dict(attempt.environment), dict(attempt.software), list(state.sources)
     _configuration(row, state)
     row.iterations, row.last_iteration = state.iterations_total, attempt.latest.iteration

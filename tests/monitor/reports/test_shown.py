@@ -18,7 +18,7 @@ def rows(count: int = 3) -> list[Row]:
         Row(
             run=f"run-{at}", outcome="ok", gpus=384, tensor_parallel_size=4, pipeline_parallel_size=12, nodes=48,
             data_parallel_size=8, micro_batch_size=2, global_batch_size=2048, seconds_per_iteration=100.0 + at,
-            tflops=150.0, samples_per_second=20.0, memory_bytes=29 << 30, iterations=7,
+            tflops=150.0, samples_per_second=20.0, memory_bytes=29 << 30, iterations=7, notes=[],
         )
         for at in range(count)
     ]  # fmt: skip
