@@ -1,7 +1,6 @@
 """`forward`: follow files on this host and push their lines to a receiver on another."""
 
 import hashlib
-import os
 import signal
 import socket
 from pathlib import Path
@@ -11,7 +10,7 @@ import click
 
 from megatron_monitor.commands.arguments import POSITIVE_DURATION, absolute_of, fail, pairs
 from megatron_monitor.commands.log_lines import start_logging
-from megatron_monitor.config import Config
+from megatron_monitor.config import Config, state_directory
 from megatron_monitor.follow.patterns import WatchedPath
 from megatron_monitor.forward import PATH, Forwarder, Target
 from megatron_monitor.receiver.labels import AGENT
@@ -62,9 +61,8 @@ def forward(
 
 def _state_of(arguments: list[str]) -> Path:
     """Return the default state directory, one for each combination of target and paths."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     name = hashlib.blake2s("\0".join(arguments).encode("utf-8", "replace"), digest_size=6).hexdigest()
-    return Path(base) / "megatron-monitor" / f"forward-{name}"
+    return state_directory(Config(), f"forward-{name}")
 
 
 def _target(to: str, token_file: Path | None) -> Target:

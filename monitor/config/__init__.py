@@ -18,7 +18,9 @@ __all__ = ["Config", "ConfigError", "Watch", "host_and_port", "load", "spool_dir
 
 
 def state_directory(config: Config, address: str) -> Path:
-    """Return `state_dir`, or a directory in $XDG_STATE_HOME/megatron-monitor that is named by the address."""
+    """Return `state_dir`, or a directory in $XDG_STATE_HOME/megatron-monitor that is named by the address, or by what
+    else distinguishes the process.
+    """
     if config.state_dir:
         return Path(os.path.expanduser(config.state_dir))
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
