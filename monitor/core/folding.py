@@ -34,7 +34,7 @@ from megatron_monitor.run.attempts import counted_in
 from megatron_monitor.run.experiments import BOUNDS, HELD_SECONDS, SETUP_EVENTS, begun
 from megatron_monitor.run.fold import fold
 from megatron_monitor.run.log_clock import log_clock
-from megatron_monitor.run.phases import ENDED
+from megatron_monitor.run.phases import ENDED, SETUP
 from megatron_monitor.run.restarts import precede
 from megatron_monitor.run.steps.step import STEP_EVENTS
 
@@ -44,6 +44,7 @@ _LONG_BEFORE = 600.0  # seconds by which a file must precede the loop's last lin
 _PROMPT = 1.0  # maximum delay in seconds for which the arrival of a line is its time
 _UNTIMED = frozenset({IterationLogged, TrainerLogged})  # steps whose arrival is their time if the line has none
 _OF_TRAINING = STEP_EVENTS | {TimersReported, ThroughputReported}
+_BEHIND_AN_END = SETUP | STEP_EVENTS  # a file that goes on with these is not one of errors alone
 _EVENT, _KIND = attrgetter("event"), attrgetter("event.kind")
 _FAULTS = frozenset({Malformed.kind, LineDiscarded.kind})
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut, CollectiveStatus)
@@ -93,6 +94,7 @@ class Folding:
 
     def decide(self, source: Source, now: float, *, last: bool = False) -> None:
         """Decide the run of waiting lines after the source was read to its end. `last`: no more will come."""
+        self._settle(source, now)
         self._take_due(source, self._attribution.look(source, now, read=True, last=last), now)
         self._take_due(source, run_streams.ended(source), now)
         run, older_state = source.run, source.older_state
@@ -243,9 +245,13 @@ class Folding:
             source = self._watched.sources.get(name)
             if source is None or source.failed:
                 self._held_back.discard(name)
-            elif source.caught_up and not source.behind_bytes and now - source.read_at >= _BLOCK_ENDS:
-                self._held_back.discard(name)
-                self.take(source, source.reader.settle(), source.read_at, now)
+            elif source.caught_up:
+                self._settle(source, now)
+
+    def _settle(self, source: Source, now: float) -> None:
+        if source.name in self._held_back and not source.behind_bytes and now - source.read_at >= _BLOCK_ENDS:
+            self._held_back.discard(source.name)
+            self.take(source, source.reader.settle(), source.read_at, now)
 
     def drop(self, name: str) -> None:
         """Forget the held lines of that source."""
@@ -256,14 +262,14 @@ def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float)
     """Return the events of a backlog that are folded at once.
 
     Ends and failures before any line of the training loop are deferred, because the loop's file may be read later. If a
-    step follows in the same file, they came before that step and are folded.
+    step or a set-up follows in the same file, they came before it and are folded.
     """
     if source.has_steps and source.member.steps and not run.deferred:
         return entries
     taken: list[LogEvent] = []
     for entry in entries:
         surrounds, held = isinstance(entry.event, _SURROUNDING), (entry, source.name, at)
-        if run.deferred and type(entry.event) in STEP_EVENTS:
+        if run.deferred and type(entry.event) in _BEHIND_AN_END:
             taken += _own_deferred(run, source.name)
         if surrounds and not source.has_steps:
             run.deferred.append(held)

@@ -177,6 +177,7 @@ class MessageHandler:
         else:
             ahead = message.mtime - message.at > _AHEAD  # a wrong clock: the file counts as old until it grows
             at = min(at, (message.at - _AHEAD if ahead else message.mtime) - self._watched.wall_offset)
+            source.read_at = at  # when its lines were written
         self._folding.take(source, entries, at, now)
 
     def settle(self, now: float) -> None:

@@ -126,3 +126,18 @@ def test_a_block_that_stands_whole_at_the_end_counts() -> None:
     core.handle(data(PATH, HEAD % 3, offset + 8, START + 80.0, START + 80.0), START + 80.0)
     core.tick(START + 90.0)
     assert state.iterations_total == 2  # the third has no values yet
+
+
+def test_a_block_that_the_backlog_ends_with_may_go_on() -> None:
+    """A daemon that starts amid LSF's report waits for its rest, which names the cause, and dates it when it came."""
+    begun = step(1) + b"Sender: LSF System <lsfadmin@b>\nSubject: Job 4242: <gpt3> in cluster <summit> Exited\n\n"
+    rest = b"Exited with signal termination: Segmentation fault, and core dumped.\n\nResource usage summary:\n"
+    core = core_for()
+    for message in (opened(PATH, START), data(PATH, begun, mtime=START, at=START), CaughtUp(PATH, START)):
+        core.handle(message, START)
+    core.tick(START + 1)
+    core.handle(data(PATH, rest, len(begun), mtime=START + 2, at=START + 2), START + 2)
+    reported = [one for second in range(2, 15) for one in core.tick(START + second)]
+    assert [(one.incident, one.evidence["failure"]) for one in reported] == [("crash", "segfault")]
+    assert core.runs["a"].state.attempt.failure is not None
+    assert core.runs["a"].state.attempt.failure.at == START + 2
