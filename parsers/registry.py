@@ -10,7 +10,6 @@ from megatron_monitor.parsers.formats import (
     batch,
     hf_settings,
     megatron,
-    megatron_reports,
     torchrun,
     tracebacks,
 )
@@ -18,7 +17,7 @@ from megatron_monitor.parsers.patterns import Guarded
 
 _FILES = {log_format.name: log_format for log_format in built_in()}
 _ORDER = (
-    "neox", megatron, "megatron", "hf-trainer", "dllogger", "deepspeed", megatron_reports, "nvrx", arguments,
+    "neox", megatron, "megatron", "hf-trainer", "dllogger", "deepspeed", "nvrx", arguments,
     "slurm", batch, "batch", "nccl", "failures", tracebacks, "pytorch", torchrun, "torchrun", "launchers", "system",
     "environment", "gpu", "generation-engines", hf_settings, "hf-settings", "documents",
 )  # fmt: skip

@@ -10,6 +10,7 @@ but the last with `P`. Parts are joined for each stream separately.
 """
 
 import re
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -251,14 +252,5 @@ def _iso(moment: object) -> str | None:
 
 
 def unix_time(seconds: float, digits: int) -> str:
-    """Return Unix seconds as ISO 8601 with so many digits of a second, in the Gregorian calendar (Hinnant,
-    "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the last one).
-    """
-    days, rest = divmod(seconds, 86_400)
-    era, day = divmod(int(days) + 719_468, 146_097)
-    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
-    day -= 365 * year + year // 4 - year // 100
-    month = (5 * day + 2) // 153
-    day -= (153 * month + 2) // 5
-    date = f"{year + 400 * era + month // 10:04d}-{(month + 2) % 12 + 1:02d}-{day + 1:02d}"
-    return f"{date}T{int(rest) // 3600:02d}:{int(rest) // 60 % 60:02d}:{rest % 60:0{digits + 3}.{digits}f}Z"
+    """Return Unix seconds as ISO 8601 with so many digits of a second, 6 at most."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S.%f}"[: 20 + digits] + "Z"

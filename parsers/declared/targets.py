@@ -99,6 +99,11 @@ def _text(text: str) -> str | None:
     return text.strip() or None
 
 
+_TIMES: Final[dict[str, Convert]] = {
+    "s": fields.finite, "ms": fields.milliseconds, **{unit: _times(unit) for unit in ("us", "min", "h")},
+    "it/s": fields.per_second, "clock": fields.clock, "words": fields.parse_duration_text,
+}  # fmt: skip
+_BYTES: Final[dict[str, Convert]] = {"B": fields.byte_size, "MiB": fields.mebibytes, "GiB": fields.gibibytes}
 UNITS: Final[dict[str, dict[str, Convert]]] = {
     **{name: {"": fields.integer} for name in _EXACT},
     "step": {"": fields.integer, "index": _lossless_index, "k": _thousands},
@@ -109,19 +114,8 @@ UNITS: Final[dict[str, dict[str, Convert]]] = {
     **{name: {"": fields.number} for name in _NUMBERS},
     **{name: {"": fields.finite} for name in _RATES},
     **{name: {"": _share, "%": _percent} for name in _RATIOS},
-    **{
-        name: {
-            "": fields.finite, "s": fields.finite, "ms": fields.milliseconds,
-            **{unit: _times(unit) for unit in ("us", "min", "h")},
-            "it/s": fields.per_second, "clock": fields.clock, "words": fields.parse_duration_text,
-        }
-        for name in _SECONDS
-    },
-    **{
-        name: {"": fields.byte_size, "B": fields.byte_size, "MiB": fields.mebibytes, "GiB": fields.gibibytes,
-               "printed": fields.byte_size}
-        for name in MEMORY
-    },
+    **{name: {"": fields.finite, **_TIMES} for name in _SECONDS},
+    **{name: {"": fields.byte_size, **_BYTES, "printed": fields.byte_size} for name in MEMORY},
     "tflops": {"": fields.finite, "TFLOP/s": fields.finite, "GFLOP/s": _over(1e3), "FLOP/s": _over(1e12),
                "printed": fields.teraflops},
     "time": {"": _time, "unix s": _unix(1), "unix ms": _unix(1000)},
@@ -200,15 +194,11 @@ def _most_gibibytes(text: str) -> int | None:
 
 
 CONVERTERS: Final[dict[str, Convert]] = {
+    **_TIMES,
+    **_BYTES,
     "finite": fields.finite,
-    "MiB": fields.mebibytes,
-    "GiB": fields.gibibytes,
     "the most GiB": _most_gibibytes,
-    "ms": fields.milliseconds,
     "ms range": fields.milliseconds_range,
-    "us": lambda text: fields.seconds(fields.finite(text), "us"),
-    "clock": fields.clock,
-    "it/s": fields.per_second,
     "FLOPS": _rate_of_flops,
     "percent": lambda text: fields.ratio(f"{text}%"),
     "with separators": lambda text: fields.finite(re.sub("[,_]", "", text)),

@@ -6,7 +6,9 @@ Prefixes are stripped until the text begins with none. The order of ranks in a m
 
 import itertools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.wrappers import MONTHS, TEXT_FORMS
@@ -156,6 +158,10 @@ _ROLES = {
     "logger": "location", "where": "location", "ip": "node", "host": "node", "pod": "pod",
 }  # fmt: skip
 """Last word of a group's name -> the field that it fills."""
+READS: Final[dict[str, Callable[[str], Any]]] = {
+    "task": int, "local_rank": int, "rank": int, "logged_at": iso_time, "location": str, "node": str, "pod": str,
+}  # fmt: skip
+"""Field -> the converter of its text."""
 
 
 def _take(prefix: Prefix, match: re.Match[str]) -> None:
@@ -163,15 +169,9 @@ def _take(prefix: Prefix, match: re.Match[str]) -> None:
         role = _ROLES.get(name.rpartition("_")[2]) if value is not None else None
         if role is None or (role == "rank" and value < "0"):
             continue  # DeepSpeed prints rank -1 before its groups exist
-        if role == "logged_at":
-            prefix.logged_at = iso_time(value)
-        elif role in ("location", "node"):
-            setattr(prefix, role, value)
-        elif role == "pod":
-            prefix.pod = prefix.node = value
-        else:
-            setattr(prefix, role, int(value))
-        prefix.spans["node" if role == "pod" else role] = (match.start(name), value)
+        for field_name in ("pod", "node") if role == "pod" else (role,):
+            setattr(prefix, field_name, READS[role](value))
+            prefix.spans[field_name] = (match.start(name), value)
 
 
 def segments(text: str) -> list[str]:

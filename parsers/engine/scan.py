@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from megatron_monitor.parsers.engine.prefixes import Prefix, iso_time
+from megatron_monitor.parsers.engine.prefixes import READS, Prefix
 from megatron_monitor.parsers.engine.spans import Span, Spanned, events_of
 from megatron_monitor.parsers.events import Event
 
@@ -36,12 +36,11 @@ class Line:
         """Return `origin` with spans in place of the values. For a block of lines, which is read after it has ended,
         return the values.
         """
-        reads: dict[str, Callable[[str], Any]] = {"rank": int, "node": str, "logged_at": iso_time}
         found: dict[str, Any] = {}
         for name, value in self.origin.items():
             span = self.prefix.spans.get("task" if name == "rank" and self.prefix.rank is None else name)
             if value is not None:
-                found[name] = value if span is None else Span(*span, reads[name], value)
+                found[name] = value if span is None else Span(*span, READS[name], value)
         return found
 
 

@@ -8,7 +8,7 @@ function, which reads further lines of the shape: a slice of the line's bytes an
 import operator
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -48,7 +48,7 @@ class Spanned(Struct):
     """One or several events whose values may be spans, mappings of spans or tuples of spans."""
 
     make: Callable[..., Any]
-    """The event's class, or a function that makes events from the values."""
+    """The event's class, or a function that yields events of the values."""
     values: dict[str, Any]
 
     def events(self) -> list[Event]:
@@ -134,7 +134,7 @@ class Layout:
         logged, name = "o0", self._object(rule)
         if isinstance(said.make, type):
             return f"{logged}(line, {name}, {made}, raw)"
-        return f"*[{logged}(line, {name}, event, raw) for event in {self._object(_several)}({made})]"
+        return f"*[{logged}(line, {name}, event, raw) for event in {made}]"
 
     def _value(self, said: Any) -> str:
         """Return the expression of a value. Empty: it has none."""
@@ -210,10 +210,6 @@ def _compiled(objects: int, slices: int, lines: str, result: str) -> Callable[..
     exec(source, scope)  # noqa: S102 - names of fields and numbers, as in a dataclass; texts of logs are objects
     made: Callable[..., Callable[..., Any]] = scope["made"]
     return made
-
-
-def _several(made: Event | Iterator[Event]) -> Iterator[Event] | tuple[Event]:
-    return (made,) if isinstance(made, Event) else made
 
 
 def _places(raw: bytes) -> Sequence[int]:

@@ -42,8 +42,8 @@ def _values(pairs: dict[str, str]) -> dict[str, int]:
 class ConfigurationGatherer(Gatherer):
     """An open configuration. `section` is the one whose lines are indented by two more columns."""
 
-    own: dict[str, str] = field(default_factory=dict)
-    nested: dict[str, str] = field(default_factory=dict)
+    pairs: dict[str, str] = field(default_factory=dict)
+    """Name -> text. A section's come before those around it."""
     section: str = ""
     lines: int = 0
 
@@ -58,18 +58,17 @@ class ConfigurationGatherer(Gatherer):
             return [], False, False
         if len(match[1]) == 2:
             self.section = match[2] if match[3] == "{" else ""
-            self.own[match[2]] = match[3]
+            self.pairs.setdefault(match[2], match[3])
         elif self.section in _SECTIONS:
-            self.nested[match[2]] = match[3]
+            self.pairs[match[2]] = match[3]
         return [], True, False
 
     def close(self) -> list[Event]:
         """Return the sizes if they include the number of layers."""
-        pairs = {**self.own, **self.nested}
-        values = _values(pairs)
+        values = _values(self.pairs)
         if "layers" not in values:
             return []
-        if "rms_norm_eps" in pairs:  # models with this normalisation have gated MLPs
+        if "rms_norm_eps" in self.pairs:  # models with this normalisation have gated MLPs
             values["glu"] = 1
         return [SizesReported(values=values, default=True)]
 

@@ -1,11 +1,12 @@
-"""Reads the iteration line of Megatron-LM and its forks (`training_log`) of all versions. gpt-neox prints `
-samples/sec: 206.693 | iteration        1/     512 | elapsed time per iteration (ms): 2477.1 | ... | lm_loss: 1E+1 |`.
+"""Reads the iteration line of Megatron-LM and its forks (`training_log`) of all versions, and the report of each rank's
+times, one block per timer. gpt-neox prints ` samples/sec: 206.693 | iteration        1/     512 | elapsed time per
+iteration (ms): 2477.1 | ... | lm_loss: 1E+1 |`.
 
 Input: a line with `iteration N/M |`. Output: one `IterationLogged` for each iteration in the line. Fields are matched
-by name, not by position, and any field may be missing. If the loss is NaN, its field is
-missing from the line, so a line without a loss is evidence and not a parse error. The unit is in the label. The line of
-Argonne's fork of Megatron-DeepSpeed differs only in its separator and some names: `iteration=       3/  100000 |
-consumed_samples=  768 | elapsed_time_per_iteration_ms=17711.7 | lm loss=11.2 | ... |`.
+by name, not by position, and any field may be missing. If the loss is NaN, its field is missing from the line, so a
+line without a loss is evidence and not a parse error. The unit is in the label. The line of Argonne's fork of
+Megatron-DeepSpeed differs only in its separator and some names: `iteration=       3/  100000 | consumed_samples=  768 |
+elapsed_time_per_iteration_ms=17711.7 | lm loss=11.2 | ... |`.
 """
 
 import re
@@ -27,14 +28,18 @@ from megatron_monitor.parsers.engine.fields import (
     ratio,
     teraflops,
 )
-from megatron_monitor.parsers.engine.scan import Line, Rule
+from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
 from megatron_monitor.parsers.engine.spans import Convert, Span, Spanned
-from megatron_monitor.parsers.events import Event, IterationLogged, Malformed, MemoryReported
+from megatron_monitor.parsers.events import Event, IterationLogged, Malformed, MemoryReported, TimersReported
 from megatron_monitor.parsers.patterns import lazy
 from megatron_monitor.parsers.programs import ARGONNE, recognised
 
-# ` iteration       30/    1000 | consumed ...`, ` iteration  30/infinity |`, Argonne's ` iteration=       3/  1000 |`
-_START = lazy(r"iteration(?:[ ]{1,20}|(=)[ ]{0,20})(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
+# ` iteration       30/    1000 | consumed ...`, ` iteration  30/infinity |`, Argonne's ` iteration=       3/  1000 |`;
+# `my_iteration 5/ 10` and `args.iteration=5/10` are not lines of the training loop
+_START = lazy(
+    r"iteration(?<![^\W\d]iteration)(?<!\.iteration)(?:[ ]{1,20}|(=)[ ]{0,20})"
+    r"(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|"
+)
 # `iteration time: 4.125 s samples/sec: 3.8`: a fork's two fields in one piece
 _SEVERAL = lazy(rf"([A-Za-z][\w/ .()-]{{0,60}}?):[ ]{{1,20}}({NUMBER}(?:[ ](?:ms|s|min|h)\b)?)", re.IGNORECASE)
 # Full printed shapes: `6.9E+00`, `149.02`, `13.3TFLOPS`, `35.8%`
@@ -48,6 +53,11 @@ _ECHO = lazy(r"\++ |[A-Za-z]\w{0,99} \.{2,99} ")
 
 # `150.00GB/105.98GB/255.98GB/58.60%`: what the processes use of a GPU's memory, what is free, and all of it
 _MEMORY = lazy(r"(?P<used>[^/]+)/[^/]*/(?P<whole>[^/]+)")
+# `  forward-compute:` and `     rank  3: 306.62` under `times across ranks (ms):`
+_NAMED = lazy(r"^[ ]{2}([A-Za-z][\w/ .-]{0,80}):\s*$")
+_OF_RANK = lazy(r"^[ ]{5}rank[ ]{1,6}(\d{1,7}): (\d{1,12}\.\d{1,12})\s*$")
+_MOST_RANKS = 100_000  # maximum ranks of one timer
+
 _MAX_FIELDS = 100  # the longest real line has 20; the bound limits the event of a hostile line
 _MAX_PIECE = 200
 
@@ -152,7 +162,7 @@ def read_fields(line: Line, lead: tuple[int, int], rest: tuple[int, int], argonn
 def iterations(line: Line) -> Iterator[Event | Spanned]:
     """Yield the iterations of a line. Text before and after them is allowed."""
     text = line.text
-    matches = [match for match in _START.finditer(text) if not (match.start() and _is_word(text[match.start() - 1]))]
+    matches = list(_START.finditer(text))
     if not matches:
         return
     floors = [0, *(match.end() for match in matches)]
@@ -186,13 +196,6 @@ def _reported(used: int | None = None, whole: int | None = None, **others: Any) 
         yield MemoryReported(occasion="step", reserved_bytes=used, device_bytes=whole, **others)
 
 
-def _is_word(character: str) -> bool:
-    """Return True for a letter or dot: `my_iteration 5/ 10` and `args.iteration=5/10` are not lines of the training
-    loop.
-    """
-    return character.isalpha() or character in "_."
-
-
 def _lead(text: str, floor: int, start: int) -> int:
     """Return where the line begins: gpt-neox prints ` samples/sec: 206.7 | iteration ...`."""
     found = text.rfind("samples/sec:", floor, start)
@@ -205,10 +208,45 @@ def _argonne_pair(piece: str) -> tuple[str, str] | None:
     return (TABLES["argonne"].get(name, name), value.strip()) if separator and name else None
 
 
+class RankTimesGatherer(Gatherer):
+    """`times across ranks (ms):` and the lines after it: timer names, and below each the time of each rank."""
+
+    name: str = ""
+    ranks: list[tuple[int, float]] = field(default_factory=list)
+
+    def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
+        """Return one event per timer. The first line that is neither a name nor a rank's time ends the report."""
+        match = _OF_RANK.match(line.text)
+        if match and self.name:
+            duration = milliseconds(match[2])
+            if duration is not None and len(self.ranks) < _MOST_RANKS:
+                self.ranks.append((int(match[1]), duration))
+            return [], True, False
+        named = _NAMED.match(line.text)
+        found = self.close()
+        self.name, self.ranks = (named[1] if named else ""), []
+        return found, named is not None, named is None
+
+    def close(self) -> list[Event]:
+        """Return the timer whose ranks were read last."""
+        if not self.name or not self.ranks:
+            return []
+        times = [duration for _, duration in self.ranks]
+        timers = {self.name: (min(times), max(times))}
+        return [TimersReported(speaker="megatron", timers=timers, across="range", ranks=dict(self.ranks))]
+
+
+def read_all_ranks(line: Line) -> Iterator[Event | Gatherer]:
+    """Open a report of each rank's times."""
+    if line.text.strip() == "times across ranks (ms):":
+        yield RankTimesGatherer()
+
+
 # The beginnings that _START matches; `iteration ` alone would also select each `per iteration (ms)`.
 _ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
 
 RULES: tuple[Rule, ...] = (
     Rule("argonne.iteration", (b"iteration=",), iterations),
     Rule("megatron.iteration", _ANCHORS, iterations),
+    Rule("megatron.rank_times", (b"times across ranks (ms):",), read_all_ranks, opens=RankTimesGatherer),
 )
