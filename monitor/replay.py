@@ -53,11 +53,6 @@ class Replay:
             self.core.handle(Opened(source, source, None, 0, self.now, False), self.now)
             self.core.handle(CaughtUp(source, self.now), self.now)
 
-    @property
-    def runs(self) -> list[Run]:
-        """The runs with a proven training, in the order of their begin."""
-        return [run for run in self.core.runs.values() if run.state.proven]
-
     def play(self, items: Iterable[TimedEvent]) -> Iterator[Transition]:
         """Pass lines to the core in the order of their times."""
         batch: list[TimedEvent] = []

@@ -5,6 +5,7 @@ name is valid UTF-8 without control characters, at most 200 characters.
 """
 
 import functools
+import itertools
 import posixpath
 import re
 import unicodedata
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from megatron_monitor.config import Watch
-from megatron_monitor.follow.patterns import PathPattern
+from megatron_monitor.follow.patterns import PathPattern, has_magic
 from megatron_monitor.owners import owner_at
 from megatron_monitor.parsers.redaction import masked_path
 from megatron_monitor.pushed import hashed, run_at
@@ -44,7 +45,6 @@ _ROTATED = re.compile(r"(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$")
 _PART = re.compile(r"(?<=\.(?:out|err|log|txt))[.-]\d{1,10}$", re.IGNORECASE)
 _STREAM_NAME = re.compile(r"std|err|\.e", re.IGNORECASE)
 """A name without a match is neither stdout nor stderr and has no pair."""
-_WILDCARD = re.compile(r"[*?\[]")
 
 
 class RunName(NamedTuple):
@@ -180,11 +180,11 @@ def _below(path: str, pattern: str) -> str | None:
 @functools.lru_cache(maxsize=256)
 def _split(pattern: str) -> tuple[str, str | None]:
     """Return `/logs` and `*/x.out` for `/logs/*/x.out`. Without a wildcard the rest is None."""
-    wildcard = _WILDCARD.search(pattern)
-    if wildcard is None:
+    parts = pattern.split("/")
+    fixed = list(itertools.takewhile(lambda part: not has_magic(part), parts))
+    if fixed == parts:
         return pattern, None
-    slash = pattern.rfind("/", 0, wildcard.start())
-    return pattern[:slash] or "/" if slash >= 0 else "", pattern[slash + 1 :]
+    return "/".join(fixed) or ("/" if fixed else ""), "/".join(parts[len(fixed) :])
 
 
 def _stem(name: str) -> str:

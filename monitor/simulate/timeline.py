@@ -23,8 +23,7 @@ _SPIKE = (1.0, 1.01, 1.18, 1.02, 1.07, 2.3, 1.6, 1.45, 1.3, 1.2, 1.12, 1.08, 1.0
 _SPIKE_NORM = (1.0, 4.0, 10.0, 65.0, 600.0, 4000.0, 1500.0, 1500.0, 700.0, 60.0, 10.0, 3.0, 1.5, 1.2, 1.1, 1.0)
 _RESTARTS = {"crash_and_restart": 1, "resume_discontinuity": 1, "launch_blocking": 1, "crash_loop": 3}
 """Fault -> how many launches follow."""
-_LAST, _CRASHES = TEXTS["last"], TEXTS["crashes"]
-_ENDS = frozenset({"hang", "crash_nccl", *_LAST, *_CRASHES} - {"checkpoint_failed"})
+_ENDS = frozenset({"hang", "crash_nccl", *TEXTS["ends"]} - {"checkpoint_failed"})
 
 
 class Emission(NamedTuple):
@@ -244,7 +243,7 @@ def _interrupt(scenario: Scenario, run: Run, step: Step, kinds: set[str]) -> Gen
         return True
     if "checkpoint_failed" in kinds:
         run.at += step.save_seconds / 2
-        yield Emission(run.at, _crash(scenario, run, "checkpoint_failed"), {"fault": "checkpoint_failed"})
+        yield Emission(run.at, _last_lines(scenario, run, "checkpoint_failed"), {"fault": "checkpoint_failed"})
         return True
     run.at += step.save_seconds
     run.pending_overhead += step.save_seconds
@@ -257,10 +256,8 @@ def _interrupt(scenario: Scenario, run: Run, step: Step, kinds: set[str]) -> Gen
 def _end(scenario: Scenario, run: Run, kind: str) -> Iterator[Emission]:
     """Yield the last lines of the log. A hang has none."""
     truth = {"fault": kind}
-    if kind in _LAST:
-        yield Emission(run.at, lines.filled(_LAST[kind], scenario, run.at), truth)
-    elif kind in _CRASHES:
-        yield Emission(run.at, _crash(scenario, run, kind), truth)
+    if kind in TEXTS["ends"]:
+        yield Emission(run.at, _last_lines(scenario, run, kind), truth)
     elif kind == "crash_nccl":
         run.at += 600.0
         for rank in range(min(scenario.world_size, 16)):
@@ -268,11 +265,11 @@ def _end(scenario: Scenario, run: Run, kind: str) -> Iterator[Emission]:
         yield Emission(run.at + 60, say("launcher_end", scenario, run.at + 60, code=-6))
 
 
-def _crash(scenario: Scenario, run: Run, kind: str) -> str:
-    """Return the lines of a crash, and the launcher's if it reports it."""
-    crash = _CRASHES[kind]
-    end = say("launcher_end", scenario, run.at, code=crash["code"]) if "code" in crash else ""
-    return str(crash["text"]) + end
+def _last_lines(scenario: Scenario, run: Run, kind: str) -> str:
+    """Return the lines of an end, and the launcher's if it reports it."""
+    end = TEXTS["ends"][kind]
+    launcher = say("launcher_end", scenario, run.at, code=end["code"]) if "code" in end else ""
+    return lines.filled(end["text"], scenario, run.at) + launcher
 
 
 def _restart(scenario: Scenario, run: Run, fault: Fault) -> Iterator[Emission]:
@@ -282,7 +279,7 @@ def _restart(scenario: Scenario, run: Run, fault: Fault) -> Iterator[Emission]:
         if number:
             yield from _iterate(scenario, run, [])
         exits = say("exit", scenario, run.at, iteration=run.iteration)
-        yield Emission(run.at, exits if blocking else _crash(scenario, run, "crash_ecc"), {"fault": fault.kind})
+        yield Emission(run.at, exits if blocking else _last_lines(scenario, run, "crash_ecc"), {"fault": fault.kind})
         run.at += 120.0
         run.iteration, run.samples = run.saved, run.saved_samples
         yield from _attempt(scenario, run)
