@@ -32,15 +32,6 @@ def test_a_job_is_asked_about_once_a_minute() -> None:
     assert sample.labels == ("1234", "RUNNING", "", "", "n-[01-02]", "0", "86400")  # type: ignore[union-attr]
 
 
-def test_running_and_silent_is_a_hang_that_says_so() -> None:
-    """The log is silent and the job runs."""
-    site = Site()
-    site.answer(shown())
-    site.wait(120)
-    (hang,) = site.fired("hang")
-    assert hang.evidence["slurm"] == "Slurm: job 1234 is RUNNING"
-
-
 def test_what_a_log_cannot_say() -> None:
     """Silence, and Slurm tells why: one planned or unplanned end each, and no hang."""
     for state, failure, severity in (
@@ -176,7 +167,8 @@ def test_a_suspended_job_is_no_hang() -> None:
     site.wait(20)
     assert site.reported == []
     site.wait(100)
-    assert len(site.fired("hang")) == 1
+    (hang,) = site.fired("hang")
+    assert hang.evidence["slurm"] == "Slurm: job 1234 is RUNNING"  # running and silent
 
 
 def test_another_job_of_the_same_id_is_not_believed() -> None:
@@ -201,22 +193,20 @@ def test_another_job_of_the_same_id_is_not_believed() -> None:
     assert site.page["job"] == {}
 
 
-def test_a_number_in_a_name_needs_a_witness() -> None:
+@pytest.mark.parametrize(
+    ("path", "owner", "answer", "known"),
+    [
+        ("/l/run-2024.log", None, shown(2024), None),
+        ("/l/run-2024.log", None, shown(2024, StdOut="/l/run-2024.log"), "2024"),
+        ("/l/backup/slurm-1234.out", 1000, shown(), None),  # a copy: Slurm names another file
+        ("/l/tr11/train-1234.log", 1000, shown(), None),
+    ],
+)
+def test_a_number_in_a_name_needs_a_witness(path: str, owner: int | None, answer: str, known: str | None) -> None:
     """`run-2024.log`: job 2024 is somebody's; only one whose output or name has to do with the log is this run's."""
-    site = Site("/l/run-2024.log", owner=None)
-    site.answer(shown(2024))
-    assert site.page["job"] == {}
-    site = Site("/l/run-2024.log", owner=None)
-    site.answer(shown(2024, StdOut="/l/run-2024.log"))
-    assert site.page["job"]["id"] == "2024"
-
-
-def test_a_copy_of_a_jobs_log_is_not_its_output() -> None:
-    """`backup/slurm-1234.out`, and a log whose path holds the job's name: Slurm names another file."""
-    for path in ("/l/backup/slurm-1234.out", "/l/tr11/train-1234.log"):
-        site = Site(path)
-        site.answer(shown())
-        assert site.page["job"] == {}, path
+    site = Site(path, owner)
+    site.answer(answer)
+    assert site.page["job"].get("id") == known
 
 
 def test_who_cancelled_is_asked_of_the_accounting_once() -> None:

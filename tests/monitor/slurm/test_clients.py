@@ -30,32 +30,29 @@ def script(directory: Path, name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "problem", "gone"),
     [
-        ("exec sleep 30", "had not ended after 0.5 s and was killed"),
-        ("setsid sleep 30 & exit 0", "had not ended after 0.5 s and was killed"),
-        ("exec yes", "had not ended after 0.5 s and was killed"),
-        ("echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1", "exit 1: slurm_load_jobs error"),
-        ("echo '<html>'", "Slurm shows no job 1234"),
-        ("printf '\\377\\376\\000'", "Slurm shows no job 1234"),
-        ("exit 0", "Slurm shows no job 1234"),
-        ("kill -9 $$", "exit -9"),
+        # It answers, and has forgotten the job: that is no failure of Slurm.
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", "Slurm knows no job 1234", True),
+        ("exec sleep 30", "had not ended after 0.5 s and was killed", False),
+        ("setsid sleep 30 & exit 0", "had not ended after 0.5 s and was killed", False),
+        ("exec yes", "had not ended after 0.5 s and was killed", False),
+        ("echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1", "exit 1: slurm_load_jobs error", False),
+        ("echo '<html>'", "Slurm shows no job 1234", False),
+        ("printf '\\377\\376\\000'", "Slurm shows no job 1234", False),
+        ("exit 0", "Slurm shows no job 1234", False),
+        ("kill -9 $$", "exit -9", False),
     ],
 )  # fmt: skip
-def test_a_client_that_misbehaves_is_a_problem_in_words(tmp_path: Path, text: str, problem: str) -> None:
-    """Within its time, whatever it prints and whatever it leaves behind."""
+def test_a_client_without_an_answer_is_a_problem_in_words(tmp_path: Path, text: str, problem: str, gone: bool) -> None:
+    """Within its time, whatever it prints and whatever it leaves behind; and where there is none."""
+    assert look_up(CLOCK, ASKED).problem == "there is no scontrol here"
     script(tmp_path, "scontrol", text)
     began = CLOCK.monotonic()
     answer = look_up(CLOCK, ASKED)
-    assert answer.job is None
+    assert (answer.job, answer.gone) == (None, gone)
     assert problem in answer.problem
     assert CLOCK.monotonic() - began < slack(20.0)
-
-
-def test_a_job_that_slurm_has_forgotten_is_gone(tmp_path: Path) -> None:
-    """It answers: that is no failure of Slurm."""
-    script(tmp_path, "scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    assert look_up(CLOCK, ASKED).gone
 
 
 def test_two_runs_of_one_job_ask_once(tmp_path: Path) -> None:
@@ -66,11 +63,6 @@ def test_two_runs_of_one_job_ask_once(tmp_path: Path) -> None:
     answers = look_up_all(CLOCK, questions)
     assert [one.job.id if one.job else one.problem for one in answers] == ["9", "9", "9"]
     assert (tmp_path / "asked").read_text() == "show job 8_3\nshow job 9\n"
-
-
-def test_without_clients_nothing_is_asked() -> None:
-    """Nor done."""
-    assert look_up(CLOCK, ASKED).problem == "there is no scontrol here"
 
 
 def test_arguments_are_no_shells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
