@@ -39,7 +39,7 @@ class Dispatcher:
         self.deliveries.accepted = self.saving.accepted
         self.poster = Poster(config.notifiers)
         self._post_at = float("-inf")
-        extend(core, clock, self.saving.soon)
+        extend(core, clock)
 
     def start(self) -> None:
         """Allow sending of restored notifications."""

@@ -1,10 +1,10 @@
 """Finds the installed optional parts. The observer imports none of them by name.
 
-A package with `extension.py` is an optional part: `for_core(core, clock, save)` returns an Extension of a core,
+A package with `extension.py` is an optional part: `for_core(core, clock)` returns an Extension of a core,
 `for_daemon(daemon)` a Service of the daemon. Commands import the part that they need (monitor/cli.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,11 +62,11 @@ def _modules() -> Iterator[Any]:
         yield import_module(f"megatron_monitor.{file.parent.name}.extension")
 
 
-def extend(core: Core, clock: Clock, save: Callable[[], None]) -> None:
-    """Add the Extension of each optional part to the core. `save` requests a save at the loop's next turn."""
+def extend(core: Core, clock: Clock) -> None:
+    """Add the Extension of each optional part to the core."""
     for module in _modules():
         if make := getattr(module, "for_core", None):
-            extension: Extension = make(core, clock, save)
+            extension: Extension = make(core, clock)
             core.extensions.append(extension)
 
 

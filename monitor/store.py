@@ -31,7 +31,7 @@ from typing import BinaryIO, TypeAlias
 import msgspec
 
 _FORMAT = "megatron-monitor state"
-VERSION = 11
+VERSION = 12
 _NAME = "state"
 _SIZE = Struct(">Q")  # length of a frame's body in bytes
 _SUMS = Struct(">I16s")  # checksums of the length and of the body

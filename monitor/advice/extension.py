@@ -4,7 +4,7 @@ The remediator is a separate process. This module reads its record (record.py) a
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,6 @@ from megatron_monitor.detectors.base import duration
 from megatron_monitor.incidents import Transition, amend
 from megatron_monitor.run.phases import ENDED
 from megatron_monitor.run.records import FailedRestart
-from megatron_monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
@@ -33,14 +32,11 @@ _SHOWN: Final = 10  # executions on the page of a run
 
 
 class Advisor(Extension):
-    """Remembers over a restart which executions were reported, so that each has one message."""
+    """Reads the remediator's record. Each execution that has ended has one message."""
 
-    name = "remediation"
-
-    def __init__(self, core: Core, _clock: Clock, save: Callable[[], None]) -> None:
-        self._core, self._save = core, save
+    def __init__(self, core: Core, *_: object) -> None:
+        self._core = core
         self._record = Record(began_at=0.0)
-        self._reported: set[str] | None = None  # None: no saved state, and past executions are not reported
         self._looked_at, self._stamp, self._problem = float("-inf"), (0, 0), False
         self.configure(core.config)
 
@@ -74,25 +70,22 @@ class Advisor(Extension):
         if self.path is None or self._looked_at != now or self._problem:
             return ()
         messages: list[Transition] = []
-        executions = self._record.executions
-        ended = {one.id for one in executions if not one.open}
-        known = ended if self._reported is None else self._reported & ended
         by_run: dict[str, list[Execution]] = {}
-        for one in executions:
+        for one in self._record.executions:
             by_run.setdefault(one.run, []).append(one)
         for name, run in self._core.runs.items():
             own = by_run.get(name, [])
             self._show(run, own, now)
+            ended, known = {one.id for one in own if not one.open}, run.state.remediated
+            if ended != known:
+                run.state.remediated = ended
+                self._core.touch(run.log.name)
             for one in own:
-                if one.id in ended - known:
-                    known = known | {one.id}
-                    if not one.trouble:  # otherwise the incident restart_failed reports it
-                        messages.append(_message(one, run, now))
-                        run.book.history.append(messages[-1])
-                        run.dirty = True
-        if known != self._reported:
-            self._reported, self.changed = known, True
-            self._save()
+                # A new state reports nothing of the past; trouble is reported by the incident restart_failed.
+                if known is not None and one.id in ended - known and not one.trouble:
+                    messages.append(_message(one, run, now))
+                    run.book.history.append(messages[-1])
+                    run.dirty = True
         return messages
 
     def _show(self, run: Run, executions: Sequence[Execution], now: float) -> None:
@@ -161,14 +154,6 @@ class Advisor(Extension):
             if matches(one, run.state.name, opened(run.state, incident))
         ]
         return amend(run.book, message, {"actions": lines}) if lines else message
-
-    def save(self) -> bytes:
-        """Return the reported executions."""
-        return msgspec.msgpack.encode(self._reported)
-
-    def restore(self, data: bytes) -> None:
-        """Restore the executions that an earlier process reported."""
-        self._reported = msgspec.msgpack.decode(data, type=set[str] | None)
 
 
 def _neighbour(run: Run) -> Neighbour:

@@ -33,8 +33,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from megatron_monitor import __version__
 from megatron_monitor.alerts import Alerts
 from megatron_monitor.causes import cause_of
@@ -46,7 +44,7 @@ from megatron_monitor.core.intake import MessageHandler
 from megatron_monitor.core.logs import Log
 from megatron_monitor.core.outbox import Outbox
 from megatron_monitor.core.runs import Run
-from megatron_monitor.core.saved import EXTENSION, MONITOR, LogState, PartitionOffset, Saved, UnclaimedState
+from megatron_monitor.core.saved import MONITOR, LogState, PartitionOffset, Saved, UnclaimedState
 from megatron_monitor.core.view import count_sources, show
 from megatron_monitor.core.watched import LOOK, Watched
 from megatron_monitor.evaluation import Evaluator
@@ -268,14 +266,11 @@ class Core(Watched):
     def touch_all(self) -> None:
         """Mark the whole state as unsaved."""
         self.changed = self.save_soon = True
-        for extension in self.extensions:
-            extension.changed = True
         self.touched.update(self.saved.logs, self.logs, self.sources.dormant_logs)
 
     def save(self, now: float) -> Saved:
         """Return what a restart needs: consistent states and offsets."""
         saved = self._of_monitor(now)
-        saved.extensions = {extension.name: extension.save() for extension in self.extensions if extension.name}
         for log in {*self.saved.logs, *self.logs, *self.sources.dormant_logs}:
             if (one := self._of_log(log, now)) is not None:
                 saved.sources.update(one.sources)
@@ -286,9 +281,6 @@ class Core(Watched):
         """Return the parts of the state that have changed since the last call; None for a deleted part."""
         self.touched |= self.saved.expire(now)
         found: dict[str, bytes | None] = {MONITOR: self.quarantine.encoded_monitor(self._of_monitor(now))}
-        for extension in self.extensions:
-            if extension.name and extension.changed:
-                found[f"{EXTENSION}{extension.name}"], extension.changed = extension.save(), False
         for name in self.touched:
             value = self._of_log(name, now)
             found[name] = None if value is None else self.quarantine.encoded(name, value)
@@ -337,13 +329,6 @@ class Core(Watched):
         self.outbox.restore(saved.pending)
         self.judge.events, self.alerts = saved.events, saved.alerts
         self.judge.events.away_since, self.judge.events.back_at = saved.contact_at + saved.wall_offset, None
-        for extension in self.extensions:
-            if (data := saved.extensions.get(extension.name)) is not None:
-                try:
-                    extension.restore(data)
-                except msgspec.MsgspecError as error:
-                    _log.warning("state of %s cannot be read: %s; it starts empty", extension.name, error)
-                    self.counts.add("state_rebuilds_total")
         for name, series in saved.counts.items():
             if name.endswith("_total"):
                 self.counts.values.setdefault(name, {}).update({tuple(labels): value for labels, value in series})

@@ -18,11 +18,6 @@ class Extension:
     run that is due, announce for each transition, act.
     """
 
-    name = ""
-    """Name of its part of the state file. Empty: it has no saved state."""
-    changed = False
-    """True: its state is newer than the saved one."""
-
     def configure(self, config: Config) -> None:
         """Use another configuration."""
 
@@ -49,13 +44,6 @@ class Extension:
 
     def saved(self) -> None:
         """Called once the state that was offered last is on disk, or if there is no state directory."""
-
-    def save(self) -> bytes:
-        """Return the state that a restart needs."""
-        return b""
-
-    def restore(self, data: bytes) -> None:
-        """Restore the state of an earlier process. Raises msgspec.MsgspecError if it cannot be read."""
 
     def stop(self) -> None:
         """End the threads of this part."""

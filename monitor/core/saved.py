@@ -22,7 +22,7 @@ from megatron_monitor.pushed import Agent
 from megatron_monitor.run.experiments import Experiments
 from megatron_monitor.run.state import RunState
 
-MONITOR, EXTENSION = "\0monitor", "\0extension\0"
+MONITOR = "\0monitor"
 """Names of parts that cannot be names of runs."""
 _KEEP_SECONDS = 30 * 86400.0  # after a month without access, a mount will not come back
 
@@ -84,8 +84,6 @@ class Saved(LogState):
     """The content of the state file: the monitor's own part, and all logs in `sources` and `runs`."""
 
     counts: dict[str, list[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
-    extensions: dict[str, bytes] = field(default_factory=dict)
-    """Optional part -> its encoded state (core/extension.py). Each is a separate part of the file."""
     wall_offset: float = 0.0
     """Unix time minus instant (monitor/system/clock.py), seconds."""
     pending: dict[str, list[PendingNotification]] = field(default_factory=dict)
@@ -157,9 +155,7 @@ def of_parts(parts: dict[str, bytes], problems: list[str]) -> Saved | None:
     """
     decode, decoder = msgspec.msgpack.decode, msgspec.msgpack.Decoder(LogState)
     try:
-        kept = {key.removeprefix(EXTENSION): parts.pop(key) for key in [*parts] if key.startswith(EXTENSION)}
         saved = decode(parts.pop(MONITOR), type=Saved)
-        saved.extensions = kept
     except (msgspec.MsgspecError, KeyError) as error:
         problems.append(f"the monitor's own part cannot be read: {error}")
         return None

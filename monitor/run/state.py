@@ -285,6 +285,8 @@ class RunState:
     """Another running job that also writes this run. Written by the core."""
     unrestarted: records.FailedRestart | None = None
     """Why a remediation's restart led to no attempt. Written by the core."""
+    remediated: set[str] | None = None
+    """Ids of the executed remediations whose end is known to people; None: those so far are. Written by the core."""
 
     attempt: Attempt = field(default_factory=Attempt)
     computed: Attempt | None = None

@@ -63,7 +63,7 @@ def asked_of(run: Run) -> JobQuery:
 class SlurmJobs(Extension):
     """The schedule of questions, and whether Slurm answers. It is not saved: after a restart Slurm is asked again."""
 
-    def __init__(self, core: Core, clock: Clock, _save: object) -> None:
+    def __init__(self, core: Core, clock: Clock) -> None:
         self._core, self._clock, self._client = core, clock, client(clock)
         self.configure(core.config)
 

@@ -9,7 +9,7 @@ from megatron_monitor.system.clock import SystemClock
 
 def extended(core: Core) -> Core:
     """The core, with all of them; what they ask in threads is never asked."""
-    extend(core, SystemClock(), lambda: None)
+    extend(core, SystemClock())
     return core
 
 

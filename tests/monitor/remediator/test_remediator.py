@@ -166,7 +166,7 @@ def test_a_clock_that_is_set_changes_no_decision(days: int, killed: bool) -> Non
         site.restart()
     site.wait(90)
     assert site.done == ["scontrol requeue 1234"]
-    site.core.wall_offset += 86400.0 * days
+    site.core.set_clock(site.core.wall_offset + 86400.0 * days)
     site.wait(5)
     site.job_fields = {"Restarts": 1, "SubmitTime": int(site.now), "StartTime": int(site.now)}
     for number in range(5, 9):
@@ -280,12 +280,20 @@ def test_two_remediators_do_not_share_a_directory(tmp_path: Path) -> None:
         opened(tmp_path / "file" / "record.json")
 
 
-def test_an_observer_that_is_restarted_reports_nothing_twice() -> None:
-    """With its state, and without: then what is done by now is not reported again."""
+def test_an_observer_that_is_restarted_reports_nothing_twice_and_forgets_nothing() -> None:
+    """With its state: what was done while it was away is reported once. Without: what is done by now is not."""
     site = Remediated()
+    site.outcomes["requeue"] = "no answer"
     site.wait(110)
-    assert len(site.said) == 1
-    site.killed()
+    site.outcomes = {}
+    site.now += 6.0
+    site.turn()
+    assert site.statuses() == ["done"]
+    for reported in (1, 1):
+        site.killed()
+        site.wait(60)
+        assert len(site.said) == reported
+    site.core.runs["r"].state.remediated = None
     site.wait(60)
     assert len(site.said) == 1
     assert "requeue done" in site.actions
