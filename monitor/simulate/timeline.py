@@ -124,38 +124,9 @@ def _unlearned(iteration: int) -> float:
     return 8.0 * math.exp(-iteration / 400)
 
 
-Effect = Callable[[Scenario, Run, Fault, Step], None]
-
-
-def _slowdown(_scenario: Scenario, _run: Run, fault: Fault, step: Step) -> None:
-    step.factor *= fault.factor
-
-
-def _slowdown_recovered(_scenario: Scenario, _run: Run, fault: Fault, step: Step) -> None:
-    if step.iteration - fault.at < fault.length:
-        step.factor *= fault.factor
-
-
-def _loss_spike(_scenario: Scenario, _run: Run, fault: Fault, step: Step) -> None:
-    since = step.iteration - fault.at
-    if since < len(_SPIKE):
-        step.loss *= _SPIKE[since]
-        step.grad_norm *= _SPIKE_NORM[since]
-
-
 def stuck(step: Step, at: int) -> None:
     """Let the model learn nothing since the iteration `at`."""
     step.loss += _unlearned(at) - _unlearned(step.iteration)
-
-
-def _divergence(_scenario: Scenario, _run: Run, fault: Fault, step: Step) -> None:
-    stuck(step, fault.at)
-    step.loss *= 1 + 0.01 * (step.iteration - fault.at)
-    step.grad_norm *= 1 + 0.02 * (step.iteration - fault.at)
-
-
-def _nan_loss(_scenario: Scenario, _run: Run, _fault: Fault, step: Step) -> None:
-    step.loss = step.grad_norm = math.nan
 
 
 def overflow(run: Run, step: Step) -> None:
@@ -165,43 +136,48 @@ def overflow(run: Run, step: Step) -> None:
     step.grad_norm, step.skipped, run.loss_scale = run.last_norm, 1, reduced
 
 
-def _overflow_storm(_scenario: Scenario, run: Run, _fault: Fault, step: Step) -> None:
-    overflow(run, step)
+Effect = Callable[[Scenario, Run, Fault, Step], None]
+EFFECTS: dict[str, Effect] = {}
+"""Effects of faults that another module adds."""
 
 
-def _loss_scale_collapse(_scenario: Scenario, run: Run, _fault: Fault, step: Step) -> None:
-    run.loss_scale = min(run.loss_scale, 1024.0)
-    overflow(run, step)
-
-
-def _memory_growth(_scenario: Scenario, _run: Run, fault: Fault, step: Step) -> None:
+def _affect(scenario: Scenario, run: Run, fault: Fault, step: Step) -> None:
+    """Apply what the fault changes in each iteration from its first one on, before the iteration's time passes."""
     since = step.iteration - fault.at
-    if since % 10 == 0:
-        step.memory = 1 + 0.02 * since / 10
-
-
-def _saves_stop(_scenario: Scenario, _run: Run, _fault: Fault, step: Step) -> None:
-    step.save_seconds = None
-
-
-def _resume_discontinuity(_scenario: Scenario, _run: Run, _fault: Fault, step: Step) -> None:
-    step.learning_rate *= 2.5
-
-
-EFFECTS: dict[str, Effect] = {
-    "slowdown": _slowdown, "slowdown_recovered": _slowdown_recovered, "launch_blocking": _slowdown,
-    "loss_spike": _loss_spike, "divergence": _divergence, "nan_loss": _nan_loss, "overflow_storm": _overflow_storm,
-    "loss_scale_collapse": _loss_scale_collapse, "memory_growth": _memory_growth, "saves_stop": _saves_stop,
-    "resume_discontinuity": _resume_discontinuity,
-}  # fmt: skip
-"""Fault -> what it changes in each iteration from its first one on, before the iteration's time passes."""
+    match fault.kind:
+        case "slowdown" | "launch_blocking":
+            step.factor *= fault.factor
+        case "slowdown_recovered" if since < fault.length:
+            step.factor *= fault.factor
+        case "loss_spike" if since < len(_SPIKE):
+            step.loss *= _SPIKE[since]
+            step.grad_norm *= _SPIKE_NORM[since]
+        case "divergence":
+            stuck(step, fault.at)
+            step.loss *= 1 + 0.01 * since
+            step.grad_norm *= 1 + 0.02 * since
+        case "nan_loss":
+            step.loss = step.grad_norm = math.nan
+        case "overflow_storm":
+            overflow(run, step)
+        case "loss_scale_collapse":
+            run.loss_scale = min(run.loss_scale, 1024.0)
+            overflow(run, step)
+        case "memory_growth" if since % 10 == 0:
+            step.memory = 1 + 0.02 * since / 10
+        case "saves_stop":
+            step.save_seconds = None
+        case "resume_discontinuity":
+            step.learning_rate *= 2.5
+        case kind if kind in EFFECTS:
+            EFFECTS[kind](scenario, run, fault, step)
 
 
 def _iterate(scenario: Scenario, run: Run, active: list[Fault]) -> Generator[Emission, None, Step]:
     step = _healthy(scenario, run)
     for fault in active:
-        if fault.kind in EFFECTS and (step.iteration >= fault.at or fault.kind in _RESTARTS):
-            EFFECTS[fault.kind](scenario, run, fault, step)
+        if step.iteration >= fault.at or fault.kind in _RESTARTS:
+            _affect(scenario, run, fault, step)
     step.pure_seconds = max(0.1, step.factor) * scenario.seconds_per_iteration + sum(step.extra.values())
     run.at += step.pure_seconds
     run.iteration, run.samples, run.last_norm = step.iteration, step.samples, step.grad_norm
