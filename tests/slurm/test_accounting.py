@@ -12,7 +12,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +60,17 @@ remediations:
 
 
 class Site:
-    """The cluster, and its daemons."""
+    """The cluster, and its daemons, which have `config` or else CONFIG."""
 
-    def __init__(self, slurm: Accounted, directory: Path) -> None:
-        self.slurm, self.directory = slurm, directory
+    def __init__(self, slurm: Accounted, directory: Path, config: str = "") -> None:
+        self.slurm, self.directory, self.config = slurm, directory, config
         self.daemons: list[subprocess.Popen[bytes]] = []
 
     def daemon(self, who: str, state: str = "") -> str:
         """An observer that follows the logs of `who`, and its remediator; the observer's address."""
         address, name = f"127.0.0.1:{free_port()}", f"{who}{state}"
         config = self.directory / f"{name}.yaml"
-        config.write_text(CONFIG.format(directory=self.directory, who=who, script=_script(who)))
+        config.write_text((self.config or CONFIG).format(directory=self.directory, who=who, script=_script(who)))
         self._begin(name, "run", "--listen", address)
         wait(lambda: self._get(address, "/-/ready") is not None, 30.0, f"{name}.log")
         self.remediator(address, name)
@@ -99,6 +99,12 @@ class Site:
         with suppress(OSError):
             return str(urllib.request.urlopen(f"http://{address}{path}", timeout=5).read().decode())
         return None
+
+    def end(self) -> None:
+        """Kill the daemons."""
+        for daemon in self.daemons:
+            daemon.kill()
+            daemon.wait(timeout=5)
 
     def train(self, who: str, name: str, *options: str, user: str = "root") -> str:
         """A job of that name, whose training is `who`'s."""
@@ -138,16 +144,11 @@ def site() -> Iterator[Site]:
     for name, output in (("train", "%x-%j"), ("array", "%x-%A_%a")):
         (directory / f"{name}.sbatch").write_text(TRAIN.format(directory=directory, output=output))
     (directory / "slurm").mkdir()
-    made: Site | None = None
-    try:
-        with accounted(directory / "slurm") as slurm:
-            made = Site(slurm, directory)
-            yield made
-    finally:
-        for daemon in made.daemons if made is not None else ():
-            daemon.kill()
-            daemon.wait(timeout=5)
-        shutil.rmtree(directory, ignore_errors=True)
+    with ExitStack() as ends:
+        ends.callback(shutil.rmtree, directory, ignore_errors=True)
+        made = Site(ends.enter_context(accounted(directory / "slurm")), directory)
+        ends.callback(made.end)
+        yield made
 
 
 def begun(site: Site, who: str, name: str, *options: str) -> tuple[str, str]:

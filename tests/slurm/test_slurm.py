@@ -1,27 +1,24 @@
 """A real Slurm, its jobs, the daemon and the remediator: a job that hangs is started again without its bad node."""
 
-import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import RunningDaemon, daemons
-from tests.programs import MONITOR, TETHERED, wait
-from tests.slurm.cluster import Cluster, cluster
+from tests.programs import wait
+from tests.slurm.cluster import cluster
+from tests.slurm.test_accounting import Site
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
 ROOT = Path(__file__).parents[2]
 TRAIN = Path(__file__).with_name("train.py")
 DUMP = ROOT / "deploy" / "slurm" / "dump-stacks.sh"
 CONFIG = """
-state_dir: {directory}/state/monitor
 runs:
   - {{name: handled, paths: ['{directory}/logs/slurm-*.out']}}
   - {{paths: ['{directory}/silent/*.log']}}
@@ -40,41 +37,23 @@ remediations:
 """
 
 
-class Site(NamedTuple):
-    """A cluster, the daemon that watches it, and the jobs."""
+class Watched(Site):
+    """A cluster, the observer at `address` and its remediator, and the jobs."""
 
-    slurm: Cluster
-    daemon: RunningDaemon
-    directory: Path
+    address: str
     jobs: dict[str, str]
 
-    def run(self, name: str) -> dict[str, Any]:
+    def page(self, name: str) -> dict[str, Any]:
         """What the page says of the run."""
-        answer = json.loads(self.daemon.get("/api/v1/runs"))
-        runs = answer["runs"] if isinstance(answer, dict) else answer
-        return next((run for run in runs if run["run"] == name), {})
+        return self.run(self.address, name)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """What remediations did to the run."""
-        return [item for item in self.run(name)["history"] if item["summary"].startswith("remediation ")]
-
-
-@contextmanager
-def remediate(daemon: RunningDaemon, config: Path, log: Path) -> Iterator[None]:
-    """The remediator beside the daemon."""
-    command = [*TETHERED, *MONITOR, "remediate", "--config", str(config), "--at", daemon.address]
-    with log.open("w") as stream:
-        process = subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stdout=stream, stderr=stream)
-    try:
-        wait(lambda: "listening on" in log.read_text(), 20.0, log.read_text)
-        yield
-    finally:
-        process.kill()
-        process.wait()
+        return [item for item in self.page(name)["history"] if item["summary"].startswith("remediation ")]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """Four jobs on four nodes, all begun at once: their times overlap."""
     directory = tmp_path_factory.mktemp("slurm")
     for name in ("logs", "silent", "checkpoints", "slurm"):
@@ -92,41 +71,36 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         f"srun {sys.executable} {TRAIN} {directory}/$SLURM_JOB_NAME "
         f">{directory}/silent/$SLURM_JOB_NAME-$SLURM_JOB_ID.log 2>/dev/null\n"
     )
-    config = directory / "config.yaml"
-    config.write_text(CONFIG.format(directory=directory, dump=DUMP))
-    with (
-        ExitStack() as context,
-        cluster(directory / "slurm") as slurm,
-        pytest.MonkeyPatch.context() as patch,
-        daemons(directory) as begin,
-    ):
-        patch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
-        patch.setenv("PY_SPY", str(Path(sys.executable).with_name("py-spy")))  # srun hands it on to the nodes
-        daemon = begin("--config", str(config))
-        # First: what happened before its record began is left alone.
-        context.enter_context(remediate(daemon, config, directory / "remediate.log"))
-        jobs = {"handled": slurm.submit(handled)}
+    with ExitStack() as ends:
+        # srun hands it on to the nodes
+        patch = ends.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("PY_SPY", str(Path(sys.executable).with_name("py-spy")))
+        slurm = ends.enter_context(cluster(directory / "slurm"))
+        site = Watched(slurm, directory, CONFIG.replace("{dump}", str(DUMP)))  # type: ignore[arg-type]
+        ends.callback(site.end)
+        site.address = site.daemon("slurm")  # first: what happened before its record began is left alone
+        site.jobs = jobs = {"handled": slurm.submit(handled)}
         for name, node in (("time_limit", "node-01"), ("cancelled", "node-01"), ("node_down", "node-04")):
             jobs[name] = slurm.submit(silent, f"--job-name={name}", f"--nodelist={node}")
         for job in jobs.values():
             slurm.wait_for(job, "RUNNING")
         # A time limit has whole minutes; an end that is set has not, and is looked at every half minute.
         slurm.run("scontrol", "update", f"JobId={jobs['time_limit']}", "EndTime=now+5")
-        yield Site(slurm, daemon, directory, jobs)
+        yield site
 
 
-def test_a_job_that_hangs_goes_on_without_the_node(site: Site) -> None:
+def test_a_job_that_hangs_goes_on_without_the_node(site: Watched) -> None:
     """Found, stacks dumped, cancelled, submitted again without the node whose rank did not arrive; it goes on from its
     checkpoint, and the record says so.
     """
     job = site.jobs["handled"]
     site.slurm.wait_for(job, "CANCELLED", 40.0)
-    site.daemon.wait(lambda: bool(site.events("handled")), 10.0)
+    wait(lambda: bool(site.events("handled")), 10.0, lambda: str(site.jobs))
     (reported,) = site.events("handled")
     new = re.search(r"resubmit done \(submitted job (\d+)\)", reported["summary"])
     assert new is not None, reported
     assert f"--dependency=afterany:{job}" in reported["evidence"]["actions"][2]
-    (stacks,) = (site.directory / "state").rglob("stacks/*")
+    (stacks,) = site.directory.rglob("stacks/*")
     dumped = stacks.read_text()
     for rank in range(4):
         assert f"== rank {rank}, " in dumped
@@ -134,23 +108,23 @@ def test_a_job_that_hangs_goes_on_without_the_node(site: Site) -> None:
     site.slurm.wait_for(new[1], "RUNNING")
     shown = site.slurm.show(new[1])
     assert (shown["ExcNodeList"], shown["NodeList"]) == ("node-02", "node-[01,03]")
-    site.daemon.wait(lambda: (site.run("handled")["iteration"] or 0) > 13, 15.0)
-    run = site.run("handled")
+    wait(lambda: (site.page("handled")["iteration"] or 0) > 13, 15.0, lambda: str(site.jobs))
+    run = site.page("handled")
     assert (run["restarts"], run["state"], run["incidents"]) == (1, "training", [])
     anew = (site.directory / "logs" / f"slurm-{new[1]}.out").read_text()
     assert re.findall(r" iteration +(\d+)/", anew)[0] == "11"
-    site.daemon.wait(lambda: site.run("handled")["job"].get("id") == new[1], 10.0)
+    wait(lambda: site.page("handled")["job"].get("id") == new[1], 10.0, lambda: str(site.jobs))
 
 
-def test_ends_of_which_the_log_says_nothing(site: Site) -> None:
+def test_ends_of_which_the_log_says_nothing(site: Watched) -> None:
     """A person cancels, the time is over, a node goes down: each is told as what it is, and none as a hang."""
     site.slurm.run("scancel", site.jobs["cancelled"])
     site.slurm.run("scontrol", "update", "NodeName=node-04", "State=DOWN", "Reason=test")
     expected = {"cancelled": "stopped", "node_down": "node_failure", "time_limit": "time_limit"}
     for name, failure in expected.items():
         run = f"{name}-{site.jobs[name]}"
-        site.daemon.wait(lambda run=run: site.run(run)["state"] in ("crashed", "stopped"), 45.0)  # type: ignore[misc]
-        page = site.run(run)
+        wait(lambda run=run: site.page(run)["state"] in ("crashed", "stopped"), 45.0, lambda: str(site.jobs))  # type: ignore[misc]
+        page = site.page(run)
         assert page["failure"].startswith(f"{failure}: Slurm: job {site.jobs[name]} is"), page["failure"]
         late = [item for item in page["history"] if item["incident"] == "hang"]
         assert all(item["severity"] == "warning" for item in late)
