@@ -8,18 +8,19 @@ from functools import partial
 from pathlib import Path
 
 import click
+from msgspec import MsgspecError
 
-from megatron_monitor.advice.record import file_in
+from megatron_monitor.advice.record import Record, file_in, read
 from megatron_monitor.commands.arguments import ConfigOptions, fail, with_config
 from megatron_monitor.commands.asking import DEFAULT, ask, without_password
 from megatron_monitor.commands.log_lines import start_logging
 from megatron_monitor.config import host_and_port, state_directory
 from megatron_monitor.remediator.commands import Slurm
-from megatron_monitor.remediator.remediator import EVERY, Remediator, StartError, opened
+from megatron_monitor.remediator.remediator import EVERY, Remediator
 from megatron_monitor.serve.http import Exposition, Probes
 from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.snapshot import Snapshot
-from megatron_monitor.store import replace_file
+from megatron_monitor.store import StateInUseError, Store, replace_file
 from megatron_monitor.system.clock import SystemClock
 from megatron_monitor.system.flag import Flag
 
@@ -50,8 +51,8 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
     start_logging(config)
     state = Path(state_directory(config, config.listen))
     clock, path = SystemClock(), file_in(state)
+    store, record = opened(path)
     try:
-        store, record = opened(path)
         asking, slurm = partial(ask, address, owners=_owners(state)), Slurm(clock, path.parent / "stacks")
         remediator = Remediator(
             config, record, lambda encoded: replace_file(path, [encoded], 0o644), slurm, asking, clock
@@ -59,8 +60,6 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
         metrics = Exposition(lambda: Snapshot(clock.wall(), monitor=remediator.shown), clock)
         probes = Probes(metrics, lambda: clock.monotonic() - remediator.turned_at, _MAX_TURN_SECONDS)
         server = HttpServer(*host_and_port(listen), probes)
-    except StartError as error:
-        fail(error)
     except OSError as error:
         fail(f"cannot listen on {listen}: {error.strerror or error}")
     stop = Flag()
@@ -74,6 +73,20 @@ def remediate(given: ConfigOptions, address: str, listen: str) -> None:
     remediator.finish()
     server.stop()
     store.release()
+
+
+def opened(path: Path) -> tuple[Store, Record | None]:
+    """Lock the directory of the record, or exit; return it, and the saved record (None without a file)."""
+    store = Store(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)  # the observer's user reads the record
+        store.lock()
+    except (StateInUseError, OSError) as error:
+        fail(f"{path.parent}: {error}; executions must be recorded")
+    try:
+        return store, read(path)
+    except (OSError, MsgspecError) as error:
+        fail(f"{path} cannot be read: {error}; check what was done, then move the file away")
 
 
 def _owners(state: Path) -> set[int]:

@@ -11,13 +11,11 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from megatron_monitor.advice import Advice, AdviceList, OpenIncident
-from megatron_monitor.advice import record as records
 from megatron_monitor.advice.choice import matches
 from megatron_monitor.advice.record import ENDING, NOT_DONE, Execution, Record, Step, summary
 from megatron_monitor.config import Config
@@ -28,7 +26,6 @@ from megatron_monitor.remediator.commands import LaterError, Slurm
 from megatron_monitor.remediator.permission import observed, of_job, proofs
 from megatron_monitor.remediator.plan import RefusedError, done_before, forbidden, plan
 from megatron_monitor.snapshot import MonitorCounts
-from megatron_monitor.store import StateInUseError, Store
 from megatron_monitor.system.clock import Clock, SteadyClock
 
 EVERY: Final = 2.0
@@ -44,24 +41,6 @@ _WATCHED_FOR: Final = 86400.0  # seconds in which the begin of a new job is awai
 _log = logging.getLogger(__name__)
 
 _Key = tuple[str, str, str]  # run, remediation, incident
-
-
-class StartError(Exception):
-    """The remediator cannot start. The message says why and what to do."""
-
-
-def opened(path: Path) -> tuple[Store, Record | None]:
-    """Lock the directory of the record; return it, and the saved record (None without a file). Raises StartError."""
-    store = Store(path.parent)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)  # the observer's user reads the record
-        store.lock()
-    except (StateInUseError, OSError) as error:
-        raise StartError(f"{path.parent}: {error}; executions must be recorded") from error
-    try:
-        return store, records.read(path)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise StartError(f"{path} cannot be read: {error}; check what was done, then move the file away") from error
 
 
 class Remediator:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from megatron_monitor.advice.record import Execution, Step, read
+from megatron_monitor.commands.remediate import opened
 from megatron_monitor.config import ConfigError, load
-from megatron_monitor.remediator.remediator import StartError, opened
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.slurm import JobAnswered, JobQuestion
 from tests.lines import line
@@ -264,20 +264,20 @@ def test_a_dump_that_takes_long_delays_no_other_run() -> None:
     site.wait_for(lambda: "scancel 1234" in site.done)
 
 
-def test_two_remediators_do_not_share_a_directory(tmp_path: Path) -> None:
+def test_two_remediators_do_not_share_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nor does one begin where it cannot be remembered what is done, or what was done cannot be read."""
     path = tmp_path / "r" / "record.json"
     store, record = opened(path)
     assert record is None
     path.write_text("{")
-    with pytest.raises(StartError, match="in use by another"):
-        opened(path)
-    store.release()
-    with pytest.raises(StartError, match="cannot be read"):
-        opened(path)
     (tmp_path / "file").touch()
-    with pytest.raises(StartError, match="must be recorded"):
-        opened(tmp_path / "file" / "record.json")
+    for given, why in (
+        (path, "in use by another"), (path, "cannot be read"), (tmp_path / "file" / "record.json", "must be recorded")
+    ):  # fmt: skip
+        with pytest.raises(SystemExit):
+            opened(given)
+        assert why in capsys.readouterr().err
+        store.release()
 
 
 def test_an_observer_that_is_restarted_reports_nothing_twice_and_forgets_nothing() -> None:
