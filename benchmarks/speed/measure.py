@@ -9,7 +9,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -100,10 +99,10 @@ def machine() -> str:
     rows = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((row.split(":")[1].strip() for row in rows if row.startswith("model name")), platform.machine())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    profiled = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    build = "of the system" if Path(sys.executable).resolve().is_relative_to("/usr/bin") else "another build"
     return (
         f"Commit {commit}. {model}, {os.cpu_count()} processors, {memory:.0f} GiB, Linux {platform.release()}, Python "
-        f"{platform.python_version()} ({'' if profiled else 'not '}optimised); load {os.getloadavg()[0]:.1f}."
+        f"{platform.python_version()} ({build}); load {os.getloadavg()[0]:.1f}."
     )
 
 
