@@ -59,6 +59,13 @@ class Folding:
         self._holding: dict[str, float] = {}  # source -> instant since which set-up lines are held
         self._held_back: set[str] = set()  # sources that end with a possibly complete block of lines
 
+    def opened(self, source: Source, now: float) -> None:
+        """Register what waits in a stream that is followed from now on, saved by an earlier process."""
+        if source.reader.holds_back:
+            self._held_back.add(source.name)
+        if source.experiments.held:
+            self._holding[source.name] = now
+
     def take(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
         """Take the events of one delivery. `at`: instant of writing, or of reading if they are live."""
         if entries:

@@ -131,6 +131,7 @@ class MessageHandler:
         if ordered is not None:
             self._holding.add(opened.name)
         self._attribution.opened(opened, now)
+        self._folding.opened(opened, now)
 
     def _stays_dormant(self, message: Opened, saved: SavedSource, member: StreamIdentity, run: str, now: float) -> bool:
         """Make the source dormant if it is an old file, read to its end, without a training. Return True if it is."""
@@ -336,7 +337,7 @@ class MessageHandler:
             return
         self._watched.sources.finish(source)
         run = source.log.current
-        if run is not None and run.state.proven and not source.log.unread:
+        if run is not None and not source.log.unread:
             self._watched.request(run, save=False)  # changes are saved below
             self._all_read(run, now, new=source.new)
 
