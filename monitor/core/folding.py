@@ -223,7 +223,7 @@ class Folding:
         last, moved_at = run.state.log_clock_last, run.state.progress_at or 0.0
         for entry, source, at in run.deferred:
             stream, logged = self._watched.sources.get(source), log_clock(entry.event.logged_at)
-            if logged is None and stream is not None:
+            if logged is None and stream is not None and not stream.resumed:
                 logged = stream.member.last_stamp  # the line was written before that
             if at < moved_at - _LONG_BEFORE if last is None or logged is None else logged < last:
                 continue
