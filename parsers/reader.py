@@ -26,7 +26,7 @@ from megatron_monitor.parsers.engine.spans import events_of
 from megatron_monitor.parsers.events import ANSI, LineDiscarded, LogEvent, TrainerProgressed
 from megatron_monitor.parsers.inferred import InferredSteps
 from megatron_monitor.parsers.redaction import in_key, masked
-from megatron_monitor.parsers.registry import GATHERERS, RULES
+from megatron_monitor.parsers.registry import RULES
 from megatron_monitor.parsers.wrappers import Unwrapper
 
 _KEY_LINES = 120  # lines of a private key of 16,384 bits
@@ -166,9 +166,10 @@ class SourceReader:
         self._inferred = deepcopy(saved.inferred) or InferredSteps()
         self._open = []
         for name, known in saved.open:
-            if name in GATHERERS:
+            for opens in (rule.opens for rule in self._memo.rules if rule.name == name and rule.opens is not None):
                 with contextlib.suppress(TypeError):  # another version had other fields
-                    self._open.append((name, GATHERERS[name](**known)))
+                    if (gatherer := opens(**known)).is_own:
+                        self._open.append((name, gatherer))
 
     def _read(self, parts: Sequence[Part]) -> list[LogEvent]:
         found: list[LogEvent] = []

@@ -39,4 +39,3 @@ _TIME, _UNREAD = expressions_of(_FILES["stamps"])
 RULES: tuple[Rule, ...] = rules_with(())
 CLOCK_RULES: tuple[Rule, ...] = (*RULES, _TIME)
 """The same rules, and after them the rule for lines of which only the time is read."""
-GATHERERS = {rule.name: rule.opens for rule in _CODE_RULES if rule.opens is not None}

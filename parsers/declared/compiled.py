@@ -46,6 +46,11 @@ class BlockRule(Gatherer):
         return True
 
     @property
+    def is_own(self) -> bool:
+        """True if the head line is one of this rule."""
+        return self.of.head(Line(self.head, Prefix(**self.origin))) is not None
+
+    @property
     def shown(self) -> str:
         """The head line: the line that ends the block has nothing to do with it."""
         return self.head
@@ -122,7 +127,7 @@ def _rule(log_format: Format, specs: Sequence[LineSpec], make: Callable[[str], A
         if text is not None:
             yield block(text, line.origin)
 
-    return Rule(name, anchors, opened)
+    return Rule(name, anchors, opened, opens=block)
 
 
 def rules_of(log_formats: Iterable[Format]) -> tuple[Rule, ...]:

@@ -56,6 +56,11 @@ class Gatherer(Struct):
         return False
 
     @property
+    def is_own(self) -> bool:
+        """True if it is of the rule that has this class: several rules may have one name."""
+        return True
+
+    @property
     def shown(self) -> str:
         """The line to show for its events if the line that ends it has no meaning of its own."""
         return ""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megatron_monitor.parsers.declared.schema import built_in
 from megatron_monitor.parsers.engine.fields import milliseconds_range
 from megatron_monitor.parsers.engine.memo import Memo
 from megatron_monitor.parsers.engine.scan import Line, Rule
@@ -102,6 +103,21 @@ def test_a_resume_goes_on_where_it_was(data: bytes, point: int) -> None:
     second.restore(saved)
     events += second.feed(data[saved.offset :]) + second.flush()
     assert repr(events) == repr(read([data]))
+
+
+def test_a_block_goes_on_after_a_resume() -> None:
+    """Every sample of several lines, saved behind each of its lines: the events are those of one reading."""
+    texts = [sample.line.encode() for form in built_in() for sample in form.samples if "\n" in sample.line.strip()]
+    assert len(texts) > 10
+    for text in texts:
+        lines = [*text.splitlines(keepends=True), b"\n", b"another line\n"]
+        for place in range(1, len(lines)):
+            first, second = SourceReader(), SourceReader()
+            events = first.feed(b"".join(lines[:place]))
+            saved = msgspec.json.decode(msgspec.json.encode(first.save()), type=Bookmark)
+            second.restore(saved)
+            events += second.feed(b"".join(lines)[saved.offset :]) + second.flush()
+            assert repr(events) == repr(read(lines)), text
 
 
 def test_only_lines_with_an_anchor_are_decoded() -> None:
