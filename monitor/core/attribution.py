@@ -211,6 +211,8 @@ class Attribution:
         read = read or source.caught_up
         others, unknown = list(run_streams.others_of(source)), list[Source]()
         overdue = last or self._is_overdue(source, now)
+        if not overdue and self._watched.awaited[source.log.name] > 0:
+            return []  # other streams of an earlier process are still to be opened
         if not (read or overdue) and any(other.member.steps for other in others):
             return []  # history may precede what was read, or another file may have reported it
         for other in others:  # the first clear answer decides, because all of them report one training
