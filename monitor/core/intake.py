@@ -128,6 +128,8 @@ class MessageHandler:
             return
         opened = self._watched.sources.open(message, name, member, known, ordered)
         opened.new = opened.new or (saved is None and bool(self.scanned))
+        if opened.resumed:
+            opened.read_at = min(now, message.mtime - self._watched.wall_offset)
         if ordered is not None:
             self._holding.add(opened.name)
         self._attribution.opened(opened, now)
