@@ -66,8 +66,9 @@ def split(timers: dict[str, tuple[float, float]]) -> dict[str, tuple[float, floa
         for part in inside:
             part_low, part_high = timers[part]
             least, most = least + part_low, most + part_high
-        known = parts.get(key, (0.0, 0.0))
-        parts[key] = known[0] + max(0.0, low - least), known[1] + max(0.0, high - most)
+        low, high = (low - least if low > least else 0.0), (high - most if high > most else 0.0)
+        known = parts.get(key)
+        parts[key] = (low, high) if known is None else (known[0] + low, known[1] + high)
     return parts
 
 

@@ -6,6 +6,7 @@ NaN or infinite is in no figure, and values that were not finite are counted. Ev
 figures are packed as float32, and a bucket of one series is (low, high, sum, count).
 """
 
+import math
 import struct
 from collections.abc import Sequence
 
@@ -31,17 +32,19 @@ def bucket_of(rows: Sequence[Row], names: Sequence[str]) -> tuple[bytes, dict[st
     """Return (axis record, name -> quad of each value that a row has) of the rows of one bucket."""
     quads, strange = dict[str, bytes](), 0
     for name, column in zip(names, list(zip(*rows, strict=True))[AXIS_VALUES:], strict=True):
-        kept = [value for value in column if value is not None]
+        kept = column if None not in column else [value for value in column if value is not None]
         if not kept:
             continue
-        low, high, total = min(kept), max(kept), sum(kept)
+        low, high, total = (min(kept), max(kept), sum(kept)) if len(kept) > 1 else kept * 3
         if not (_SMALLEST <= low <= high <= _LARGEST and total == total):  # one is NaN or infinite
             known, kept = len(kept), [value for value in kept if _SMALLEST <= value <= _LARGEST]
             strange += known - len(kept)
             if not kept:
                 continue
             low, high, total = min(kept), max(kept), sum(kept)
-        quads[name] = QUAD.pack(low, high, min(max(total, _SMALLEST), _LARGEST), len(kept))
+        if not _SMALLEST <= total <= _LARGEST:
+            total = math.copysign(_LARGEST, total)
+        quads[name] = QUAD.pack(low, high, total, len(kept))
     last = rows[-1]
     time = _NAN if last[1] is None else last[1]
     return AXIS.pack(_bounded(rows[0][0]), _bounded(last[0]), _bounded(last[2]), strange, time), quads
