@@ -8,15 +8,9 @@ import pytest
 
 from megatron_monitor.simulate import Fault, Scenario, timeline
 from tests.conftest import spread
+from tests.monitor.detectors.training_log import bloom
 from tests.monitor.playing import play
 from tests.simulated import WITH_MEGATRON_SETUP
-
-BIGSCIENCE = (
-    " iteration {:8d}/  115311 | consumed samples: {:12d} | consumed tokens: {:16d} | elapsed time per iteration (s): "
-    "{:.2f} | learning rate: 5.990E-05 | global batch size: {:5d} | lm loss: 2.300000E+00 | grad norm: 0.240 | "
-    "num zeros: 0.0 | number of skipped iterations:   0 | number of nan iterations:   0 | samples per second: 19.400 | "
-    "TFLOPs: 149.00 |\n"
-)
 
 
 def lines(series: list[tuple[int, float, int]]) -> Iterator[tuple[float, str]]:
@@ -24,7 +18,7 @@ def lines(series: list[tuple[int, float, int]]) -> Iterator[tuple[float, str]]:
     now = 0.0
     for iteration, seconds, size in series:
         now += seconds
-        yield now, BIGSCIENCE.format(iteration, iteration * size, iteration * size * 2048, seconds, size)
+        yield now, bloom(iteration, 2.3, 0.24, size, seconds)
 
 
 def steady(first: int, count: int, seconds: float = 105.2, seed: int = 1) -> list[tuple[int, float, int]]:

@@ -72,13 +72,15 @@ def arguments(**changes: Any) -> str:
     return dump(**{name: value for name, value in sorted({**_MEGATRON, **changes}.items()) if value is not None})
 
 
-def bloom(iteration: int, loss: float | None, norm: float | str = 0.22, batch: int = 2048) -> str:
+def bloom(
+    iteration: int, loss: float | None, norm: float | str = 0.22, batch: int = 2048, seconds: float = 105.22
+) -> str:
     """BigScience's line of 2022: seconds, bf16, no loss scale."""
     printed = "" if loss is None else f"lm loss: {loss:.6E} | "
     norm = norm if isinstance(norm, str) else f"{norm:.3f}"
     return (
         f"[default7]: iteration {iteration:8d}/  115311 | consumed samples: {iteration * batch:12d} | "
-        f"consumed tokens: {iteration * batch * 2048:12d} | elapsed time per iteration (s): 105.22 | "
+        f"consumed tokens: {iteration * batch * 2048:12d} | elapsed time per iteration (s): {seconds:.2f} | "
         f"learning rate: 5.279E-05 | global batch size: {batch:5d} | {printed}grad norm: {norm} | num zeros: 0.0 | "
         "number of skipped iterations:   0 | number of nan iterations:   0 | "
         "samples per second: 19.463 | TFLOPs: 149.02 |\n"
