@@ -42,15 +42,15 @@ def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, setting
     most of the last steps show it, so that a return from it before is not a slowdown.
     """
     shift, changed = memory.shift, False
-    if shift is None and not _suspect(track, settings):
-        return False if grows else _watch_drift(memory, track, step)  # nearly all calls end here
     if shift is not None:
         changed = _follow(memory, track, shift, step, settings)
         if memory.shift is None:
             return True
     threshold = _GROWING if grows else settings.threshold
     size = shifted(track, needed(track.scale, threshold), threshold)
-    if not size or (size < 0 and shift is None) or (size > 0 and _is_usual(memory, track, size)):
+    if shift is None and (size is None or size < 0):
+        return not grows and _watch_drift(memory, track, step)  # nearly all calls end here
+    if not size or (size > 0 and _is_usual(memory, track, size)):
         return changed
     if shift is None and 0 < size < math.log1p(_SETTLED) and _settles(track, step):
         memory.tracks[memory.key] = level_of(track.values[-_since(track) :], track.scale, track.unit)
@@ -123,33 +123,20 @@ def needed(scale: float, threshold: float) -> int:
     return min(levels.RECENT, max(5, math.ceil((2.5 * scale / threshold) ** 2)))
 
 
-def _suspect(track: Level, settings: SlowdownSettings) -> bool:
-    """Return False if `shifted` has nothing to examine: its sum is below the limit, no three steps are far above."""
-    if track.up >= SUM_LIMIT:
-        return True
-    recent, far = track.recent(3), max(4 * settings.threshold, 6 * track.scale)
-    return len(recent) == 3 and min(recent) > far
-
-
 def shifted(track: Level, count: int, threshold: float) -> float | None:
-    """Return the size of a certain shift in logarithms, or None."""
+    """Return the size of a certain shift in logarithms; 0: it may have shifted up. None: nothing shows a shift."""
     last, scale = sorted(track.recent(3)), track.scale
-    if len(last) == 3:  # a large step needs no sum: three similar ones far beyond noise are enough
-        far = max(4 * threshold, 6 * scale)
-        if last[0] > far and last[2] - last[0] <= min(_SIMILAR_THREE * scale, last[1] / 4):
-            return last[1]
-    up = track.up >= SUM_LIMIT
-    if not up and track.down < SUM_LIMIT:
-        return None
-    middle = track.confirmed(count)
-    least = max(math.log1p(threshold), scale)
-    if middle is None or abs(middle) < least or (middle > 0) != up:
-        return None
-    recent = track.recent()
-    lasting = sum(residual / middle > 0.5 for residual in recent[-_LASTING:]) >= _LASTING - 2
-    if not lasting and not _alike(recent[-count:], middle, scale):
-        return None
-    return middle
+    up, far = track.up >= SUM_LIMIT, len(last) == 3 and last[0] > max(4 * threshold, 6 * scale)
+    # a large step needs no sum: three similar ones far beyond noise are enough
+    if far and last[2] - last[0] <= min(_SIMILAR_THREE * scale, last[1] / 4):
+        return last[1]
+    middle = track.confirmed(count) if up or track.down >= SUM_LIMIT else None
+    if middle is not None and abs(middle) >= max(math.log1p(threshold), scale) and (middle > 0) == up:
+        recent = track.recent()
+        lasting = sum(residual / middle > 0.5 for residual in recent[-_LASTING:]) >= _LASTING - 2
+        if lasting or _alike(recent[-count:], middle, scale):
+            return middle
+    return 0.0 if up or far else None
 
 
 def _alike(residuals: list[float], middle: float, scale: float) -> bool:
