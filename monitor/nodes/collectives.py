@@ -85,16 +85,31 @@ def missing(reports: Sequence[Report], world_size: int | None) -> Missing | None
     stuck = {name: work for name, group in groups.items() if (work := _stuck(group)) is not None}
     behind = {name: _behind(groups[name], work) - waiting for name, work in stuck.items()}
     silent = {name: set(_members(groups[name], world_size, sizes)) - set(groups[name]) - waiting for name in stuck}
-    found = set[int]().union(*behind.values())
-    if found:  # if few ranks wait, they may be the faulty ones
-        few = len(found) <= max(1, len(waiting) // 2)
-        return _result(groups, behind, found, "behind", waiting, world_size) if few else None
-    found = set[int]().union(*silent.values())
-    most = min(_MAX_SILENT, max(1, len(waiting) // _SILENT_SHARE))
-    # ranks of several nodes were probably killed
-    if not found or len(waiting) < _MIN_WAITING or len(found) > most or max(found) - min(found) >= _MAX_SILENT:
+    proof: Proof = "behind" if any(behind.values()) else "silent"
+    late = behind if proof == "behind" else silent
+    found = set[int]().union(*late.values())
+    if proof == "behind":
+        proved = len(found) <= max(1, len(waiting) // 2)  # if few ranks wait, they may be the faulty ones
+    else:
+        most = min(_MAX_SILENT, max(1, len(waiting) // _SILENT_SHARE))
+        # ranks of several nodes were probably killed
+        near = bool(found) and max(found) - min(found) < _MAX_SILENT
+        proved = near and len(waiting) >= _MIN_WAITING and len(found) <= most
+    if not proved:
         return None
-    return _result(groups, silent, found, "silent", waiting, world_size)
+    many = {name: sum(report.work is not None for report in groups[name].values()) for name in late if late[name]}
+    group = max(many, key=lambda name: (many[name], name))  # the one in which most ranks wait
+    first = [report for report in groups[group].values() if report.work == stuck[group]]
+    times = {rank: sum(rank in ranks for ranks in late.values()) for rank in found}
+    return Missing(
+        ranks=tuple(sorted(found, key=lambda rank: (-times[rank], rank))),
+        proof=proof,
+        waiting=len(waiting - found),
+        operation=next((report.operation for report in first if report.operation), None),
+        work=stuck[group],
+        group=next((report.name for report in first if report.name), ""),
+        all_others=world_size is not None and len(waiting | found) == world_size,
+    )
 
 
 def _stuck(group: _Group) -> int | None:
@@ -132,25 +147,3 @@ def _members(group: _Group, world_size: int | None, sizes: Mapping[str, int]) ->
     if (start, step) == (0, 1) and world_size and (name == DEFAULT_GROUP or len(group) >= _WORLD_SHARE * world_size):
         size = max(size, world_size)
     return range(start, start + step * size, step)
-
-
-def _result(
-    groups: Mapping[str, _Group], late: Mapping[str, set[int]], found: set[int], proof: Proof,
-    waiting: set[int], world_size: int | None,
-) -> Missing:  # fmt: skip
-    """Return the result for the group in which most ranks wait."""
-    many = {name: sum(report.work is not None for report in groups[name].values()) for name in late if late[name]}
-    group = groups[max(many, key=lambda name: (many[name], name))]
-    work = _stuck(group)
-    assert work is not None
-    first = [report for report in group.values() if report.work == work]
-    times = {rank: sum(rank in ranks for ranks in late.values()) for rank in found}
-    return Missing(
-        ranks=tuple(sorted(found, key=lambda rank: (-times[rank], rank))),
-        proof=proof,
-        waiting=len(waiting - found),
-        operation=next((report.operation for report in first if report.operation), None),
-        work=work,
-        group=next((report.name for report in first if report.name), ""),
-        all_others=world_size is not None and len(waiting | found) == world_size,
-    )

@@ -53,7 +53,7 @@ def watch(memory: SlowdownMemory, track: Level, step: Step, grows: bool, setting
     if not size or (size > 0 and _is_usual(memory, track, size)):
         return changed
     if shift is None and 0 < size < math.log1p(_SETTLED) and _settles(track, step):
-        memory.tracks[memory.key] = level_of(track.values[-_since(track) :], track.scale, track.unit)
+        memory.tracks[memory.key] = level_of(track.values[-_since(track)[1] :], track.scale, track.unit)
         return changed
     _take_shift(memory, track, step, size, settings)
     return True
@@ -167,17 +167,16 @@ def _settles(track: Level, step: Step) -> bool:
     return track.value is not None and step.finished * math.exp(track.value) < _SETTLING
 
 
-def _since(track: Level, up: bool = True) -> int:
-    """Return the values since the shift began, as many as a level needs."""
+def _since(track: Level, up: bool = True) -> tuple[int | None, int]:
+    """Return (iteration at which the shift began, number of values since then, as many as a level needs)."""
     onset, begun = (track.up_since, track.up_from) if up else (track.down_since, track.down_from)
-    return max(3, min(levels.RECENT, track.seen - begun + 1 if onset is not None else 0))
+    return onset, max(3, min(levels.RECENT, track.seen - begun + 1 if onset is not None else 0))
 
 
 def _take_shift(memory: SlowdownMemory, track: Level, step: Step, size: float, settings: SlowdownSettings) -> None:
     """Begin or enlarge the incident of a new level, and learn the level from the values after the onset."""
     assert track.value is not None
-    since = _since(track, size > 0)
-    onset = track.up_since if size > 0 else track.down_since
+    onset, since = _since(track, size > 0)
     onset = step.iteration if onset is None else onset
     level, shift = track.value + size, memory.shift
     new = Shift(onset, step.at, track.value, level, "shift", before=track.before(since))
