@@ -76,15 +76,16 @@ class Level(Struct):
             self.residuals += 1
             residual, scale = x - value, self.scale
             up, down, z = self.up, self.down, residual / scale
+            z = _CLIP if z > _CLIP else -_CLIP if z < -_CLIP else z
             if up or z > _SLACK:
                 if not up:
                     self.up_since, self.up_from = iteration, seen
-                up += (z if z < _CLIP else _CLIP) - _SLACK
+                up = up + z - _SLACK
                 self.up = up = 0.0 if up < 0.0 else up if up < limit else limit
             if down or z < -_SLACK:
                 if not down:
                     self.down_since, self.down_from = iteration, seen
-                down -= (z if z > -_CLIP else -_CLIP) + _SLACK
+                down = down - z - _SLACK
                 self.down = down = 0.0 if down < 0.0 else down if down < limit else limit
             look = up >= suspect or down >= suspect or (residual > far and residual > 6 * scale)
         if not seen % _RENEW and (seen >= LEARN or (seen >= _LEARN_MEANS and self.iterations >= _LEARN_ITERATIONS)):
