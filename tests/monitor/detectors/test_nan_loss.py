@@ -109,3 +109,13 @@ def test_nan_is_the_last_word_on_a_spike() -> None:
         ("nan_loss", "firing", 204),
         ("loss_spike", "resolved", 204),
     ]
+
+
+def test_a_further_loss_counts_beside_a_norm_that_is_no_number() -> None:
+    """The norm alone is told at its fifth line, the loss at its first."""
+    log = TrainingLog()
+    for iteration in range(1, 31):
+        other, norm = ("1.1E+00", "0.220") if iteration < 30 else ("nan", "nan")
+        log.feed(bloom(iteration, 2.5, norm).replace("grad norm", f"mtp_1 loss: {other} | grad norm"))
+    assert log.first("nan_loss")[0] == 30
+    assert "mtp_1 loss" in log.firings("nan_loss")[0].summary
