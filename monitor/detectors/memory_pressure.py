@@ -3,13 +3,12 @@
 The size of a device is known from the report of its memory, from its name in the log or from an out-of-memory line.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from megatron_monitor.detectors.base import CLEAR, AttemptRule, Finding, RuleSettings
 from megatron_monitor.model import gpus
-from megatron_monitor.parsers.events import EngineStepLogged, Event, FailureSeen, MemoryReported
+from megatron_monitor.parsers.events import FailureSeen
 from megatron_monitor.run.state import RunState
 from megatron_monitor.run.steps.step import Step
 
@@ -29,7 +28,7 @@ class MemoryPressure(AttemptRule):
     """Whether memory was nearly full at the last step."""
 
     name = "memory_pressure"
-    listens = (FailureSeen, MemoryReported, EngineStepLogged)
+    listens = (FailureSeen,)
     is_level = True
 
     device_bytes: int | None = None
@@ -37,16 +36,14 @@ class MemoryPressure(AttemptRule):
     near: bool = False
     handed_on = ("device_bytes",)
 
-    def on_event(self, _state: RunState, event: Event, _settings: RuleSettings) -> bool:
-        """An out-of-memory line has the size of the device. A report is used once its step ended."""
-        if isinstance(event, FailureSeen):
-            self.device_bytes = event.device_bytes or self.device_bytes
-        self.idle_until = -math.inf
+    def on_event(self, _state: RunState, event: FailureSeen, _settings: RuleSettings) -> bool:
+        """An out-of-memory line has the size of the device."""
+        self.device_bytes = event.device_bytes or self.device_bytes
         return False
 
     def on_steps(self, state: RunState, _steps: Sequence[Step], _settings: RuleSettings) -> bool:
         """Return True if memory is nearly full since this step, or no longer."""
-        before, self.near, self.idle_until = self.near, bool(_near(state)), math.inf
+        before, self.near = self.near, bool(_near(state))
         return self.near != before
 
     def evaluate(self, state: RunState, _now: float, _settings: RuleSettings) -> Finding:
