@@ -245,14 +245,12 @@ class Receiver:
         self._count("lines_total", "invalid", by=push.refused)
         why, streams = "", self._tenants[tenant].streams
         before = len(streams)
-        now, seen = self._clock.wall(), dict[str, tuple[float, bool, bool]]()
+        now, seen = self._clock.wall(), list[tuple[str, float, bool, bool]]()
         for stream in push.streams:
             file, agent, is_heartbeat = origin_of(stream.labels, tenant, self._watches)
             if agent and stream.entries:
-                until, had_heartbeat, refused = seen.get(agent, (0.0, False, False))
-                last = min(max(0, *(at for at, _ in stream.entries)), _LATEST) / 1e9 or now
-                refused = refused or stream.labels.get("heartbeat") == REFUSED
-                seen[agent] = max(until, last), is_heartbeat or had_heartbeat, refused
+                until = min(max(0, *(at for at, _ in stream.entries)), _LATEST) / 1e9 or now
+                seen.append((agent, until, is_heartbeat, stream.labels.get("heartbeat") == REFUSED))
             if file is not None:
                 if len(streams) - before > _MAX_NEW_STREAMS:
                     raise QuotaError(f"more than {_MAX_NEW_STREAMS} new streams at once", 1.0)
@@ -266,7 +264,7 @@ class Receiver:
             elif not is_heartbeat:
                 self._count_unnamed(stream, tenant)
         # Only now, with its lines on disk, a later silence of the agent counts.
-        for agent, (until, is_heartbeat, refused) in seen.items():
+        for agent, until, is_heartbeat, refused in seen:
             self.agents.note(agent, until, now, heartbeat=is_heartbeat, refused=refused)
         return why
 
