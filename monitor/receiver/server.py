@@ -7,7 +7,6 @@ Lines that name no run are accepted and counted, because a refusal would delay t
 
 import base64
 import hashlib
-import hmac
 import logging
 import os
 import signal
@@ -30,7 +29,7 @@ from megatron_monitor.receiver.spool import QuotaError, Spool
 from megatron_monitor.receiver.wire import TooLargeError, WireError, unpack, varint
 from megatron_monitor.serve.auth import Hosts, is_loopback
 from megatron_monitor.serve.exchange import Limits, Reply, Request, text_reply
-from megatron_monitor.serve.http import Exposition
+from megatron_monitor.serve.http import Exposition, Probes
 from megatron_monitor.serve.server import HttpServer
 from megatron_monitor.serve.tls import Tls
 from megatron_monitor.snapshot import MonitorCounts, Snapshot
@@ -50,7 +49,9 @@ _REPORT_INTERVAL = 1.0  # seconds between two reports of the agents
 _PROTOBUF = ("application/x-protobuf", "application/protobuf")
 _LIMITS = Limits(connections=4096, idle=300.0, threads=8, body=MAX_BODY_BYTES, bodies=128 << 20)
 """Agents keep their connections open, and a sync to a slow disk takes long."""
-_PUBLIC = frozenset({"/metrics", "/-/healthy", "/-/ready", "/ready"})
+_READY = ("/-/ready", "/ready")  # of all programs, and Loki's
+_PUBLIC = frozenset({"/metrics", "/-/healthy", *_READY})
+_MAX_PAUSE = 30.0  # seconds without a report: only a disk that hangs takes so long
 
 
 class Credentials:
@@ -74,8 +75,7 @@ class Credentials:
                 return None
         elif scheme.lower() != "bearer":
             return None
-        given = hashlib.sha256(secret).hexdigest()
-        return next((tenant for digest, tenant in self._tenants.items() if hmac.compare_digest(given, digest)), None)
+        return self._tenants.get(hashlib.sha256(secret).hexdigest())  # the time of a look-up shows no token
 
 
 @dataclass(slots=True)
@@ -123,11 +123,12 @@ class Receiver:
         self._lock = threading.Lock()
         self._counts = MonitorCounts()
         self._unnamed = set[str]()  # logged labels of lines that name no run
-        self._ready = False
+        self._reported_at = clock.monotonic()
         self.server = HttpServer(*host_and_port(config.receiver.listen), self, _LIMITS)
         self.server.public = _PUBLIC
         self.server.tls = Tls(config.web.tls_server_config) if config.web.tls_server_config is not None else None
-        self._metrics = Exposition(self._snapshot, clock)
+        metrics = Exposition(self._snapshot, clock)
+        self._probes = Probes(metrics, lambda: clock.monotonic() - self._reported_at, _MAX_PAUSE)
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -150,16 +151,15 @@ class Receiver:
         self._spool.open(self._clock.wall())
         self.agents.load()
         self.write_report()
-        self._ready = True
         self.server.start()
 
     def write_report(self) -> None:
         """Write the report of the agents, which also shows that the receiver is alive."""
         self.agents.save(self._clock.wall())
+        self._reported_at = self._clock.monotonic()
 
     def stop(self, seconds: float) -> None:
         """Close every socket and file."""
-        self._ready = False
         self.server.stop(seconds)
         self._spool.close()
 
@@ -171,7 +171,8 @@ class Receiver:
     def __call__(self, request: Request) -> Reply:
         """Answer one request."""
         if request.path in _PUBLIC:
-            return self._public_reply(request)
+            is_ready = request.path in _READY and request.method in ("GET", "HEAD")  # it answers once it can store
+            return text_reply(200, "ready\n") if is_ready else self._probes(request)
         try:
             reply = self._route(request)
         except QuotaError as error:
@@ -187,15 +188,6 @@ class Receiver:
             reply = text_reply(503, f"the lines cannot be stored now: {error}\n", ("Retry-After", "5"))
         self._count("requests_total", str(reply.status))
         return reply
-
-    def _public_reply(self, request: Request) -> Reply:
-        """Answer probes and Prometheus, without credentials."""
-        if request.method not in ("GET", "HEAD"):
-            return text_reply(405, "only GET and HEAD are served here\n")
-        if request.path == "/metrics":
-            return self._metrics.reply()
-        ready = self._ready or request.path == "/-/healthy"
-        return text_reply(200, "ready\n") if ready else text_reply(503, "starting\n")
 
     def _route(self, request: Request) -> Reply:
         if request.path not in PROTOCOLS:

@@ -89,10 +89,9 @@ def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Makes receivers."""
     made: list[Running] = []
 
-    def make(settings: str = "", *, opened: bool = True, clock: ManualClock | None = None) -> Running:
+    def make(settings: str = "", *, clock: ManualClock | None = None) -> Running:
         made.append(Running(tmp_path / "spool", settings, clock or ManualClock(wall=NS / 1e9 + 60.0)))
-        if opened:
-            made[-1].receiver.start()
+        made[-1].receiver.start()
         return made[-1]
 
     yield make
@@ -292,6 +291,8 @@ def test_a_credential_is_bound_to_a_tenant(running: Callable[..., Running]) -> N
     assert one.status(LOKI, loki("x")) == 401
     assert one.status(LOKI, loki("x"), bearer("c")) == 401
     assert one.status("/-/ready") == one.status("/metrics") == one.status("/-/healthy") == 200
+    one.clock.advance(31.0)
+    assert one.status("/-/healthy") == 503, "nothing writes the report"
     user = JSON | {"Authorization": "Basic " + base64.b64encode(b"node7:a").decode()}
     assert one.status(LOKI, loki("of a"), user) == 204
     for labels in ({"run": "a/gpt"}, {"run": "../a/gpt"}, {"tenant": "a", "run": "gpt"}):
