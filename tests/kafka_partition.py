@@ -6,6 +6,7 @@ from megatron_monitor.kafka.state import StateRecord
 from megatron_monitor.store import Parts
 from tests.clock import ManualClock
 from tests.kafka_broker import loki
+from tests.lines import line
 from tests.programs import wait
 
 CONFIG = load("kafka: {bootstrap: ['b:1'], topic: logs}\ndetectors: {hang: {minimum: 60s}}")
@@ -83,6 +84,12 @@ class Partition:
         """Several."""
         for _ in range(count):
             self.turn(notices=notices)
+
+    def train(self, first: int, last: int, run: str = "tr11", seconds: float = 0.5) -> None:
+        """These steps, `last` not among them, in as many records, each followed by a turn."""
+        for step in range(first, last):
+            self.write(run, line(step, seconds=seconds))
+            self.turn(seconds - 0.01)
 
     def iterations(self, run: str) -> int | None:
         """How many counted."""

@@ -35,9 +35,7 @@ def test_a_member_goes_on_where_the_one_before_had_saved(partition: Partition) -
     partition.turns(8)
     wait(lambda: b"tr11" in partition.record.data, 10.0, "saved")
     kept = partition.record.data
-    for step in range(21, 31):
-        partition.write("tr11", line(step, seconds=0.5))
-        partition.turn()
+    partition.train(21, 31)
     partition.turns(8)
     assert partition.iterations("tr11") == 30
     partition.shard.close(save=False)
@@ -51,9 +49,7 @@ def test_a_member_goes_on_where_the_one_before_had_saved(partition: Partition) -
 
 def test_an_undecided_stream_waits_on_after_a_takeover(partition: Partition) -> None:
     """Its waiting lines are saved: no record is read again."""
-    for step in range(1, 12):
-        partition.write("tr11", line(step, seconds=0.5))
-        partition.turn()
+    partition.train(1, 12)
     partition.turns(6)
     for step in range(1, 5):  # another pod of that name begins from 1: its next attempt, or another training
         partition.write("tr11", line(step, seconds=0.5, loss=5.0), task="1")
@@ -150,9 +146,7 @@ def test_no_record_ends_a_member_nor_moves_its_clock(partition: Partition, value
     partition.write("tr11", line(1))
     for at in (0, 2**62 * 10**6, -1):
         partition.records.append((b"tr11", value, at))
-    for step in range(2, 6):
-        partition.write("tr11", line(step))
-        partition.turn()
+    partition.train(2, 6)
     partition.turns(8)
     assert partition.iterations("tr11") == 5
     partition.shard.close(save=True)
@@ -207,9 +201,7 @@ def test_plain_lines_are_of_the_run_that_their_key_names(partition: Partition) -
 
 def test_silence_counts_only_while_the_brokers_are_heard(partition: Partition) -> None:
     """A training that stops is told; while no broker answers, or records wait, nothing is."""
-    for step in range(1, 21):
-        partition.write("tr11", line(step, seconds=0.5))
-        partition.turn()
+    partition.train(1, 21)
     reported = partition.shard.core.runs["tr11"].book.open
     partition.turns(300, notices=False)
     assert "hang" not in reported
@@ -239,17 +231,13 @@ def test_what_is_not_saved_is_not_sent(partition: Partition) -> None:
 
 def test_a_topic_that_was_made_anew_is_read_from_its_beginning(partition: Partition) -> None:
     """What is known of its runs is gone on with."""
-    for step in range(1, 6):
-        partition.write("tr11", line(step))
-        partition.turn()
+    partition.train(1, 6)
     partition.turns(6)
     partition.shard.close(save=True)
     partition.records.clear()
     partition.take_over()
     assert partition.begun_at == 0
-    for step in range(6, 9):
-        partition.write("tr11", line(step))
-        partition.turn()
+    partition.train(6, 9)
     partition.turns(6)
     assert partition.iterations("tr11") == 8
 

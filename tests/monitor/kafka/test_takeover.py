@@ -132,9 +132,7 @@ def test_members_that_are_killed_again_and_again(saved: list[bytes]) -> None:
 def test_the_silence_of_brokers_is_none_of_trainings() -> None:
     """Nobody could write or read for long: whoever comes then tells of no hang, and one that follows is told."""
     partition = Partition()
-    for step in range(1, 21):
-        partition.write("tr11", line(step, seconds=1.0))
-        partition.turn(0.99)
+    partition.train(1, 21, "tr11", 1.0)
     partition.shard.close(save=True)
     partition.clock.advance(600.0)
     for step in range(21, 24):
@@ -162,9 +160,7 @@ def test_what_lay_there_when_the_first_member_began_is_history() -> None:
     partition.turns(10)
     partition.shard.close(save=True)
     partition.take_over()
-    for step in range(1, 11):
-        partition.write("new", line(step, seconds=1.0))
-        partition.turn(0.99)
+    partition.train(1, 11, "new", 1.0)
     partition.write("new", _FAILS)
     partition.turns(20)
     reported = {name: [one.incident for one in run.book.history] for name, run in partition.shard.core.runs.items()}

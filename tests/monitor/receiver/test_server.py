@@ -67,6 +67,11 @@ class Running:
         """That of the answer."""
         return self.send(path, body, headers)[0]
 
+    def push(self, *lines: tuple[int | str, str], **labels: str) -> int:
+        """The status of a push of these (Unix nanoseconds, text)."""
+        values = [[str(at), text] for at, text in lines]
+        return self.status(LOKI, json.dumps({"streams": [{"stream": labels, "values": values}]}).encode())
+
     def lines(self) -> list[str]:
         """What lies in the spool, without the time."""
         return sorted(line[31:] for path in self.directory.rglob("*.log") for line in path.read_text().splitlines())
@@ -349,13 +354,11 @@ def test_lines_that_name_no_run(running: Callable[..., Running], caplog: pytest.
 
 def test_a_forwarder_whose_lines_are_refused(running: Callable[..., Running]) -> None:
     """It is alive, and its streams are not observed until its lines are accepted."""
-    one, agent = running(), {"agent": "n7"}
+    one = running()
 
     def beat(kind: str) -> tuple[int, int]:
         one.clock.advance(5.0)
-        values = [[str(int(one.clock.wall() * 1e9)), "alive"]]
-        stream = {"stream": {**agent, "heartbeat": kind}, "values": values}
-        assert one.status(LOKI, json.dumps({"streams": [stream]}).encode()) == 204
+        assert one.push((int(one.clock.wall() * 1e9), "alive"), agent="n7", heartbeat=kind) == 204
         states = one.states()
         return states["stale"], states["refused"]
 
@@ -370,18 +373,13 @@ def test_a_line_dated_an_hour_ahead(running: Callable[..., Running]) -> None:
     """Is as old as its arrival, and counted; an agent whose heartbeats say how far its clock is ahead is believed."""
     one = running()
     ahead = round((one.clock.wall() + 3600.0) * 1e9)
-
-    def push(at: int, text: str, **labels: str) -> None:
-        values = [[str(at), text]]
-        assert one.status(LOKI, json.dumps({"streams": [{"stream": labels, "values": values}]}).encode()) == 204
-
-    push(ahead, "x", run="gpt")
+    assert one.push((ahead, "x"), run="gpt") == 204
     assert one.counted()["lines_total ahead"] == 1.0
     for _ in range(3):
-        push(ahead, "alive", agent="n7", heartbeat="x")
+        assert one.push((ahead, "alive"), agent="n7", heartbeat="x") == 204
         ahead += 5 * 10**9
         one.clock.advance(5.0)
-    push(ahead, "y", run="gpt", agent="n7")
+    assert one.push((ahead, "y"), run="gpt", agent="n7") == 204
     assert one.counted()["lines_total ahead"] == 1.0
     stamps = [line[:16] for path in one.directory.rglob("*.log") for line in path.read_text().splitlines()]
     assert sorted(stamps) == ["2026-04-24T03:07", "2026-04-24T04:07"]
@@ -400,8 +398,7 @@ def test_the_clock_is_set_back_while_the_receiver_is_away(
     at, labels = round(one.clock.wall() * 1e9), {"run": "gpt", "agent": agent}
 
     def push(*lines: tuple[float, str], **labels: str) -> None:
-        values = [[str(at + round(seconds * 1e9)), text] for seconds, text in lines]
-        assert one.status(LOKI, json.dumps({"streams": [{"stream": labels, "values": values}]}).encode()) == 204
+        assert one.push(*((at + round(seconds * 1e9), text) for seconds, text in lines), **labels) == 204
 
     for second in (0, 5, 10) if agent else ():
         push((second, "alive"), heartbeat="x", agent=agent)
@@ -432,8 +429,7 @@ def test_a_stream_that_moves_ahead_with_each_push(running: Callable[..., Running
     one = running()
     at = round(one.clock.wall() * 1e9)
     for number in range(1, 11):
-        values = [[str(at + number * 240 * 10**9), str(number)]]
-        assert one.status(LOKI, json.dumps({"streams": [{"stream": LABELS, "values": values}]}).encode()) == 204
+        assert one.push((at + number * 240 * 10**9, str(number)), **LABELS) == 204
     stamps = sorted(line[:19] for path in one.directory.rglob("*.log") for line in path.read_text().splitlines())
     assert (stamps[-1], one.counted()["lines_total ahead"]) == ("2026-04-24T03:11:40", 9.0)
 
@@ -444,8 +440,7 @@ def test_times_that_are_none(running: Callable[..., Running]) -> None:
     for at in ("9" * 400, str(10**21), "-5", str(-(10**30))):
         for labels in ({"agent": "n7", "heartbeat": "x"}, {"agent": "n7", "run": "gpt"}):
             for text in "abc":
-                body = json.dumps({"streams": [{"stream": labels, "values": [[at, text + at[:9]]]}]}).encode()
-                assert one.status(LOKI, body) == 204
+                assert one.push((at, text + at[:9]), **labels) == 204
         one.clock.advance(5.0)
     assert len(one.lines()) == 12
 
