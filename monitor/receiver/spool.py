@@ -140,25 +140,6 @@ class Spool:
         """Return True if the daemon reads the present file of a stream, so that it follows a rename of the file."""
         return self._read_until(name)[0] == (self.directory / name).stat().st_ino
 
-    def _removable(self, name: str) -> int | None:
-        """Return the bytes of the renamed file, 0 if there is none; None: the daemon has not read all of it."""
-        path = self.directory / name
-        try:
-            old = os.stat(f"{path}.1")
-        except FileNotFoundError:
-            return 0
-        inode, offset = self._read_until(name)
-        with contextlib.suppress(FileNotFoundError):
-            if inode == path.stat().st_ino or (inode == old.st_ino and offset >= old.st_size):
-                return old.st_size
-        return None
-
-    def _is_read(self, name: str) -> bool:
-        """Return True if the daemon has read the stream to its end."""
-        status = (self.directory / name).stat()
-        inode, offset = self._read_until(name)
-        return not status.st_size or (inode == status.st_ino and offset >= status.st_size)
-
     def _read_until(self, name: str) -> tuple[int, int]:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             path = self.directory / READ_OFFSETS
@@ -200,16 +181,19 @@ class Spool:
             left[_tenant(name)] -= 1
 
     def _clean_stream(self, name: str, *, is_old: bool) -> None:
+        """Remove what is read of a stream, unless a thread writes to it: that may rename the file meanwhile."""
         tenant, path, file = _tenant(name), self.directory / name, self._files.get(name)
-        if not (is_old or self._sizes[tenant] > self.size):
+        if (file is not None and file.users) or not (is_old or self._sizes[tenant] > self.size):
             return
-        if (old := self._removable(name)) is None:
+        (inode, offset), present = self._read_until(name), path.stat()
+        with contextlib.suppress(FileNotFoundError):
+            renamed = os.stat(f"{path}.1")
+            if inode != present.st_ino and (inode != renamed.st_ino or offset < renamed.st_size):
+                return
+            os.unlink(f"{path}.1")
+            self._sizes[tenant] -= renamed.st_size
+        if (size := present.st_size) and (inode != present.st_ino or offset < size):
             return
-        Path(f"{path}.1").unlink(missing_ok=True)
-        self._sizes[tenant] -= old
-        if (file is not None and file.users) or not self._is_read(name):
-            return
-        size = path.stat().st_size
         if is_old and file is None:
             path.unlink()
             with contextlib.suppress(OSError):  # other streams of the run

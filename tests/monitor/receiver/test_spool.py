@@ -214,6 +214,19 @@ def test_a_renamed_file_is_kept_until_it_is_read(tmp_path: Path) -> None:
     assert not renamed.exists()
 
 
+def test_a_stream_that_is_written_to_is_not_cleaned(tmp_path: Path) -> None:
+    """Its thread may rename the file meanwhile, and what is read then would be another."""
+    spool = opened(tmp_path, segment=900)
+    for number in range(11):
+        spool.append(STREAM, [(NS + number, b"x" * 40)], NOW)
+        read_by_observer(tmp_path, STREAM)
+    spool.size, renamed = 400, tmp_path / "spool" / f"{STREAM.name}.1"
+    for users in (1, 0):
+        spool._files[STREAM.name].users = users
+        spool._clean(NOW + 9.0)
+        assert renamed.exists() is bool(users)
+
+
 def test_a_small_quota_is_used_again_and_again(tmp_path: Path) -> None:
     """A file that is read is replaced by a new one, of which nothing is known, before it is large."""
     spool = opened(tmp_path, size=900)
