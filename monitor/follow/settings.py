@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 QUEUE_SIZE = 32
-"""Messages between the readers and the loop: at most 32 MiB of log in memory."""
+"""Messages between the readers and the loop: at most 32 MiB of log in memory, and 1 MiB of each reader that waits."""
 READ_BYTES = 1 << 20
 OLD_SECONDS = 900.0
 """A newly found file of at least this age is read after the walk and after all files that changed later."""
