@@ -238,7 +238,7 @@ class SourceReader:
         if secret:
             raw = self._without_key(raw)
         found: list[LogEvent] = []
-        parts = _segments(raw)
+        parts = _segments(raw) if len(raw) <= _MAX_REMEMBERED else _segments.__wrapped__(raw)
         for segment, line in parts:
             shown = segment or raw
             if self._offered(line, number, shown, found):
@@ -283,15 +283,11 @@ class SourceReader:
         return False
 
 
+@lru_cache(maxsize=512)  # every rank prints the same traceback
 def _segments(raw: bytes) -> tuple[tuple[str, Line], ...]:
     """Return the part of each writer in a physical line, secrets masked (empty if there are none), and the same without
-    prefixes. Every rank prints the same traceback, so short lines are remembered.
+    prefixes.
     """
-    return _short_segments(raw) if len(raw) <= _MAX_REMEMBERED else _short_segments.__wrapped__(raw)
-
-
-@lru_cache(maxsize=512)
-def _short_segments(raw: bytes) -> tuple[tuple[str, Line], ...]:
     text = raw.decode("utf-8", "replace")
     if "\x1b" in text:
         text = ANSI.sub("", text)

@@ -75,8 +75,10 @@ class LineReader:
         """Yield each place in the line where the pattern matches."""
         if not self.spec.line:
             if not self.spec.location or self._location.search(line.prefix.location or ""):
+                more: list[re.Match[str] | None] = []  # the same for each match
                 for match in self._pattern.finditer(line.text):
-                    yield match, (match, *(pattern.search(line.text) for pattern in self._extras))
+                    more = more or [pattern.search(line.text) for pattern in self._extras]
+                    yield match, (match, *more)
             return
         text = line.text[:_MAX_LINE]
         before = next((match for prefix in self._prefixes if (match := prefix.pattern.match(text))), None)
@@ -168,16 +170,15 @@ class LineReader:
 
     def _given(self, texts: Mapping[str, Any], line: Line) -> dict[str, Any]:
         """Return the values that the rule sets for all its lines, and the converters that read the whole line."""
+        fixed = self.spec.given if self.spec.line else self.spec.sets
         values: dict[str, Any] = {
-            name: value.format_map(texts) if isinstance(value, str) else value for name, value in self.spec.sets.items()
+            name: value.format_map(texts) if isinstance(value, str) else value for name, value in fixed.items()
         }
         whole = (0, len(line.text))
         if length := self.spec.message_length or (_MESSAGE if self.spec.line and self.spec.means == "failure" else 0):
             start = len(line.text) - len(line.text.lstrip())
             values["message"] = line.span((start, start + len(line.text.strip()[:length])), str)
-        return (
-            values | {name: line.span(whole, self._converters[name]) for name in self._of_line} | dict(self.spec.given)
-        )
+        return values | {name: line.span(whole, self._converters[name]) for name in self._of_line}
 
 
 @cache

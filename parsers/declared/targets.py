@@ -82,11 +82,9 @@ def _thousands(text: str) -> int | None:
 
 def _unix(divisor: int) -> Convert:
     def convert(text: str) -> str | None:
-        match = fields.LEADING_NUMBER.match(text)
-        value = fields.finite(match[1]) if match else None
-        milliseconds_ = None if value is None else fields.whole(value * 1000 / divisor)
-        known = milliseconds_ is not None and 0 <= milliseconds_ < _YEAR_10000
-        return unix_time((milliseconds_ or 0) / 1000, 3) if known else None
+        value = fields.finite(text)
+        known = None if value is None else fields.whole(value * 1000 / divisor)
+        return unix_time(known / 1000, 3) if known is not None and 0 <= known < _YEAR_10000 else None
 
     return convert
 

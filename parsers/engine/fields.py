@@ -20,7 +20,7 @@ _FLOPS_UNITS = {"": 1e-12, "k": 1e-9, "m": 1e-6, "g": 1e-3, "t": 1.0, "p": 1e3, 
 NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 """Pattern of a printed number, without groups. Compile it with IGNORECASE for `NAN` and `INF`."""
 
-LEADING_NUMBER = lazy(rf"\s*({NUMBER})", re.IGNORECASE)
+_LEADING_NUMBER = lazy(rf"\s*({NUMBER})", re.IGNORECASE)
 _WHOLE_NUMBER = lazy(NUMBER, re.IGNORECASE)
 _AMOUNT = lazy(
     r"\s*([-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?|[-+]?\d+(?:\.\d*)?)([KMBT])\b|\s*([-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?)"
@@ -58,7 +58,7 @@ def number(text: str) -> float | None:
         amount = _AMOUNT.match(text) if ("," in text or text[-1:] in "KMBT") else None
         if amount is not None:
             return float((amount[1] or amount[3]).replace(",", "")) * _POWERS.get(amount[2], 1.0)
-        match = LEADING_NUMBER.match(text)
+        match = _LEADING_NUMBER.match(text)
         return float(match[1]) if match else None
 
 
