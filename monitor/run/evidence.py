@@ -2,6 +2,8 @@
 
 A step within one usual interval after a failure may have been delayed, as another rank's line or by a buffer. It does
 not prove that the attempt continues; the next step does. ending.py decides how an attempt ended.
+
+Lines of a backlog are read at one instant. Their evidence is as far apart as the log's own clock shows.
 """
 
 import math
