@@ -13,7 +13,7 @@ from megatron_monitor.remediator import commands as module
 from megatron_monitor.remediator.commands import LaterError, Slurm
 from megatron_monitor.run.records import SlurmJob
 from megatron_monitor.system.clock import SystemClock
-from tests.monitor.slurm.site import NOW, clients_in, read_show, shown
+from tests.monitor.slurm.site import NOW, clients_in, read_show, script, shown
 
 HELD = (("scontrol", "requeuehold", "1234"), ("scontrol", "update", "JobId=1234", "ExcNodeList=n-02"),
         ("scontrol", "release", "1234"))  # fmt: skip
@@ -58,9 +58,7 @@ class Site:
 
     def client(self, name: str, text: str = "") -> None:
         """What it does."""
-        path = self.bin / name
-        path.write_text(f'#!/bin/sh\necho "{name} $*" >> "{self.bin}/calls"\n{text}\n')
-        path.chmod(0o755)
+        script(self.bin, name, f'echo "{name} $*" >> "{self.bin}/calls"\n{text}')
 
     def job(self, state: str = "RUNNING", refused: str = "none", how: str = "exit 1", **fields: object) -> None:
         """What scontrol shows; what it refuses, and how."""

@@ -95,6 +95,13 @@ class Site(Following):
         ]
 
 
+def script(directory: Path, name: str, text: str) -> None:
+    """A client that is this shell script."""
+    path = directory / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
 def clients_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm's clients are looked for there alone."""
     monkeypatch.setattr(shutil, "which", partial(shutil.which, path=str(directory)))

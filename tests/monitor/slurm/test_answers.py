@@ -10,7 +10,7 @@ from megatron_monitor.system.clock import SystemClock
 from tests.lines import line
 from tests.monitor.extended import slurm
 from tests.monitor.remediator.site import Remediated
-from tests.monitor.slurm.site import NOW, clients_in, read_account, read_show, shown
+from tests.monitor.slurm.site import NOW, clients_in, read_account, read_show, script, shown
 
 ACCOUNT = f"77|77|CANCELLED by 0|0:15|{NOW - 3700}|{NOW - 3600}|{NOW + 50}|1000|ada|n-[01-02]|1440|main|tr11"
 
@@ -56,10 +56,9 @@ def test_many_jobs_are_asked_about_in_one_call(tmp_path: Path, monkeypatch: pyte
     for number in ("1003", "1004"):
         del replies[number]
     (tmp_path / "jobs").write_text("".join(f"scontrol: {reply}\n" for reply in replies.values()))
-    script = f"cat > {tmp_path}/asked.$$; cat {tmp_path}/jobs; echo 'error: Invalid job id specified' >&2; exit 1"
-    for name, text in (("scontrol", script), ("sacct", account(tmp_path, ACCOUNT))):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+    unknown = "echo 'error: Invalid job id specified' >&2; exit 1"
+    script(tmp_path, "scontrol", f"cat > {tmp_path}/asked.$$; cat {tmp_path}/jobs; {unknown}")
+    script(tmp_path, "sacct", account(tmp_path, ACCOUNT))
     clients_in(tmp_path, monkeypatch)
     questions = [JobQuestion(f"r{job}", str(job)) for job in range(1000, 1600)] + [JobQuestion("a", "77", account=True)]
     answers = look_up_all(SystemClock(), questions)
@@ -79,11 +78,8 @@ def test_a_name_that_holds_the_line_of_another_job(tmp_path: Path, monkeypatch: 
     (tmp_path / "1701").write_text(shown(1701, JobName="x\n" + shown(1700, "COMPLETED") + "\nJobId=1702 JobName=y"))
     row = ACCOUNT.replace("77|77", "{0}|{0}").replace("CANCELLED by 0", "{1}").format
     rows = [row(1700, "FAILED"), row(1701, "RUNNING"), row(1700, "COMPLETED").replace("|", "^")]
-    sacct = account(tmp_path, "\n".join(rows)) + " | tr ^ '|'"
-    scontrol = f"cd {tmp_path}; if [ $1 = show ]; then cat $4; else cat 1700 1701; fi"
-    for name, text in (("scontrol", scontrol), ("sacct", sacct)):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+    script(tmp_path, "sacct", account(tmp_path, "\n".join(rows)) + " | tr ^ '|'")
+    script(tmp_path, "scontrol", f"cd {tmp_path}; if [ $1 = show ]; then cat $4; else cat 1700 1701; fi")
     clients_in(tmp_path, monkeypatch)
     questions = [JobQuestion("", job, account=of) for of in (False, True) for job in ("1700", "1701")]
     states = [one.job and one.job.state for one in look_up_all(SystemClock(), questions)]

@@ -8,7 +8,7 @@ from megatron_monitor.slurm import JobQuestion, client
 from megatron_monitor.slurm.client import look_up, look_up_all
 from megatron_monitor.system.clock import SystemClock
 from megatron_monitor.system.process import run
-from tests.monitor.slurm.site import clients_in, shown
+from tests.monitor.slurm.site import clients_in, script, shown
 from tests.programs import slack
 
 CLOCK = SystemClock()
@@ -20,13 +20,6 @@ def _short_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the test's own directory; they have half a second."""
     monkeypatch.setattr(client, "TIMEOUT", 0.5)
     clients_in(tmp_path, monkeypatch)
-
-
-def script(directory: Path, name: str, text: str) -> None:
-    """A client that is this shell script."""
-    path = directory / name
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
 
 
 @pytest.mark.parametrize(
