@@ -99,7 +99,7 @@ def _text(text: str) -> str | None:
 
 _TIMES: Final[dict[str, Convert]] = {
     "s": fields.finite, "ms": fields.milliseconds, **{unit: _times(unit) for unit in ("us", "min", "h")},
-    "it/s": fields.per_second, "clock": fields.clock, "words": fields.parse_duration_text,
+    "it/s": fields.per_second, "clock": fields.clock, "words": fields.parse_duration_text, "printed": fields.duration,
 }  # fmt: skip
 _BYTES: Final[dict[str, Convert]] = {"B": fields.byte_size, "MiB": fields.mebibytes, "GiB": fields.gibibytes}
 UNITS: Final[dict[str, dict[str, Convert]]] = {

@@ -16,18 +16,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from megatron_monitor.parsers.declared import TABLES
-from megatron_monitor.parsers.engine.fields import (
-    NUMBER,
-    byte_size,
-    duration,
-    finite,
-    integer,
-    milliseconds,
-    name_and_value,
-    number,
-    ratio,
-    teraflops,
-)
+from megatron_monitor.parsers.declared.targets import converter
+from megatron_monitor.parsers.engine.fields import NUMBER, byte_size, integer, milliseconds, name_and_value, number
 from megatron_monitor.parsers.engine.scan import Gatherer, Line, Rule
 from megatron_monitor.parsers.engine.spans import Convert, Span, Spanned
 from megatron_monitor.parsers.events import Event, IterationLogged, Malformed, MemoryReported, TimersReported
@@ -61,11 +51,9 @@ _MOST_RANKS = 100_000  # maximum ranks of one timer
 _MAX_FIELDS = 100  # the longest real line has 20; the bound limits the event of a hostile line
 _MAX_PIECE = 200
 
-_READ: dict[str, Convert] = {
-    read.__name__: read for read in (duration, finite, integer, milliseconds, number, ratio, str, teraflops)
-}
 FIELDS: dict[str, tuple[str, Convert]] = {
-    name.lower().replace("_", " "): (attribute, _READ[how]) for name, (attribute, how) in TABLES["megatron"].items()
+    **{name.lower().replace("_", " "): converter(target) for name, target in TABLES["megatron"].items()},
+    "hip mem usage/free/total/usage ratio": ("memory", str),
 }
 """Printed name in small letters, with blanks for underscores -> (attribute, converter)."""
 
