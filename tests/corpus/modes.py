@@ -342,9 +342,9 @@ class _Daemon:
 _MANY = 100  # texts of an input whose files are looked at each five seconds, and not each second
 
 
-def live(given: Input, folder: str, kills: int = 0) -> Facts:
-    """What the daemon says while the lines come at their times, killed so many times."""
-    chance = random.Random(f"{given.name} {kills}")
+def live(given: Input, folder: str, kills: int = 0, chance: random.Random | None = None) -> Facts:
+    """What the daemon says while the lines come at their times, killed so many times. `chance`: where and how."""
+    chance = chance or random.Random(f"{given.name} {kills}")
     pieces, begins, place = given.pieces, given.begins, 0
     last = begins + pieces[-1].at
     ends, pace = last + given.after, 5.0 if len(pieces) > _MANY else 1.0
