@@ -141,11 +141,11 @@ def _pace(run: dict[str, Any], _now: float) -> Figure:
 
 
 def _over_normal(run: dict[str, Any], _now: float) -> Figure:
-    seconds, normal = run.get("seconds_per_iteration"), run.get("normal_seconds") or run.get("baseline_seconds")
-    if not _known(seconds) or not normal:
+    ratio: Any = run.get("slowdown_ratio")
+    if not _known(ratio):
         return Figure(DASH)
     slow = any(item["incident"] == "slowdown" and item["severity"] != "info" for item in run.get("incidents", ()))
-    change = round(100 * (seconds / normal - 1), 1) + 0.0
+    change = round(100 * (ratio - 1), 1) + 0.0
     return Figure(f"{change:+.1f}{_JOINED}%", "", "warn" if slow and change > 0 else "")
 
 

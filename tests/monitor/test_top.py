@@ -17,7 +17,8 @@ def run(name: str = "tr11-176B", **values: Any) -> dict[str, Any]:
     """A run as the API gives it."""
     return {
         "run": name, "state": "training", "phase": "training", "iteration": 1234, "train_iterations": 115_311,
-        "seconds_per_iteration": 105.4, "baseline_seconds": 105.2, "tflops": 149.3, "mfu": 0.4785, "lm_loss": 2.345,
+        "seconds_per_iteration": 105.4, "baseline_seconds": 105.2, "slowdown_ratio": 1.002,
+        "tflops": 149.3, "mfu": 0.4785, "lm_loss": 2.345,
         "progress_at": NOW - 42.0, "timeout_seconds": 315.6, "eta": NOW + 12 * 86400, "unsaved_progress_seconds": 3.6e3,
         "last_checkpoint_iteration": 1200, "restarts": 0, "incidents": [], **values,
     }  # fmt: skip

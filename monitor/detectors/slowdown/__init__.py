@@ -73,9 +73,9 @@ class Slowdown(SlowdownMemory):
         for step in steps:
             seconds, timed = self._seconds(step), step.timer_line
             if step.outside is not None:
-                seconds, self.whole = step.outside[1], True
+                seconds = self.whole = step.outside[1]
                 timed = timed or TimerLine(step.iteration, seconds, {ENGINE: (seconds - step.outside[0],) * 2})
-            elif self.whole:
+            elif self.whole is not None:
                 seconds = None  # more than steps lies between two lines
             if seconds is not None and self.steps > _WARM_UP:
                 size = step.batch_size or usual[0], step.sequence_length or usual[1]
@@ -95,7 +95,7 @@ class Slowdown(SlowdownMemory):
     def _begin(self, number: int) -> None:
         """Begin an attempt."""
         self.attempt, self.steps, self.tracks, self.key = number, 0, {}, ""
-        self.timed_at, self.whole = 0, False
+        self.timed_at, self.whole = 0, None
         self.sizes, self.reference = None, None
         self.window.restart()
         if self.shift is not None:

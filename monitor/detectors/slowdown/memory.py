@@ -113,5 +113,5 @@ class SlowdownMemory(Rule):
     """Number of saves that were examined."""
     slow_saves: SlowSaves | None = None
     """Whether saves take longer than before."""
-    whole: bool = False
-    """True if the times include the time outside the clock of DeepSpeed's engine."""
+    whole: float | None = None
+    """Seconds of the last step, if the times include the time outside the clock of DeepSpeed's engine; else None."""

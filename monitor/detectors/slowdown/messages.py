@@ -130,16 +130,27 @@ def standing(level: tuple[int, float, float]) -> str:
 
 
 def normal(state: RunState) -> float | None:
-    """Return the normal seconds per iteration. During a slowdown these are the seconds before it."""
-    memory = state.memory_of.get(SlowdownMemory.name)
-    if isinstance(memory, SlowdownMemory):
-        known = memory.reference if memory.shift is None else memory.shift.base
-        if known is not None:
-            return math.exp(known)
-    return state.attempt.pace.baseline
+    """Return the normal seconds per iteration, as the log measures them. During a slowdown these are the seconds before
+    it.
+    """
+    whole, usual = _whole_and_usual(state)
+    return state.attempt.pace.baseline if usual is None or whole is not None else usual
 
 
 def ratio(state: RunState) -> float | None:
-    """Return the last iteration's pure time over the normal one."""
-    seconds, usual = state.attempt.pure_seconds, normal(state)
+    """Return the last iteration's pure time over the normal one: with the time outside the clock of DeepSpeed's engine,
+    if the rule judges that.
+    """
+    whole, usual = _whole_and_usual(state)
+    seconds = state.attempt.pure_seconds if whole is None else whole
+    usual = usual or state.attempt.pace.baseline
     return seconds / usual if seconds and usual else None
+
+
+def _whole_and_usual(state: RunState) -> tuple[float | None, float | None]:
+    """Return (`SlowdownMemory.whole`, seconds of the level before a slowdown or else of the present one)."""
+    memory = state.memory_of.get(SlowdownMemory.name)
+    if not isinstance(memory, SlowdownMemory):
+        return None, None
+    known = memory.reference if memory.shift is None else memory.shift.base
+    return (None, None) if known is None else (memory.whole, math.exp(known))
