@@ -100,7 +100,9 @@ class LineReader:
         for one in matches:
             groups = {name: one.span(name) for name, text in one.groupdict().items() if text is not None} if one else {}
             spans |= {name: line.span(at, self._converters.get(name, str)) for name, at in groups.items()}
-        texts = {name: span.value if name in spec.reads else span.text for name, span in spans.items()}
+        texts = {}
+        if spec.sets or spec.failed:
+            texts = {name: span.value if name in spec.reads else span.text for name, span in spans.items()}
         for name in self._several & spans.keys():
             pattern = next((one for one in self._extras if name in one.groupindex), None)
             places = pattern.finditer(line.text[:_SEARCHED]) if pattern else (match,)
@@ -113,8 +115,10 @@ class LineReader:
         if value_of(values.get("logged_at")) is None:
             values.pop("logged_at", None)
         said = Spanned(self._make, line.origin_spans | self._given(texts, line) | values)
+        if spec.line:
+            return [said] if said.events() else []
         known_values = value_of(said.values)
-        if not known_values.keys() >= self._needs or not said.events():
+        if not known_values.keys() >= self._needs:
             return []
         origin = {name: known_values.get(name) for name in line.origin}
         failure = spec.failed.event(known_values.get("exit_code"), texts, origin) if spec.failed else ()

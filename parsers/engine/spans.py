@@ -97,6 +97,10 @@ class Layout:
         """Numbers of the first and the last slice of a value, and the form of its text on which its expression
         depends.
         """
+        self._ends: list[int] = []
+        """Where the numbers of `raw` end."""
+        self._behind: list[tuple[int, int]] = []
+        """Of each slice how many numbers end before its begin, and before its end."""
         self._objects: list[Any] = [LogEvent]
         self._tests: list[str] = []
         events = [event for said in answer for event in events_of(said)]
@@ -115,10 +119,12 @@ class Layout:
 
     def fitted(self, shape: bytes) -> "Layout":
         """Return the layout for a shape whose numbers have other widths. Raises NoLayoutError."""
-        ends, ends_now = ([match.end() for match in _NUMBERS.finditer(one)] for one in (self._raw, shape))
-        moved = [0, *map(operator.sub, ends_now, ends)]  # how far a place behind so many numbers moves
-        slices = [slice(*(place + moved[bisect_right(ends, place)] for place in (at.start, at.stop)))
-                  for at in self._slices]  # fmt: skip
+        if not self._ends:
+            self._ends = ends = [match.end() for match in _NUMBERS.finditer(self._raw)]
+            self._behind = [(bisect_right(ends, at.start), bisect_right(ends, at.stop)) for at in self._slices]
+        moved = [0, *map(operator.sub, [match.end() for match in _NUMBERS.finditer(shape)], self._ends)]
+        both = zip(self._slices, self._behind, strict=True)
+        slices = [slice(at.start + moved[one], at.stop + moved[two]) for at, (one, two) in both]
         if any(not form.fullmatch(shape, slices[one].start, slices[two].stop) for one, two, form in self._forms):
             raise NoLayoutError
         other = copy(self)
