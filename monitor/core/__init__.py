@@ -113,7 +113,7 @@ class Core(Watched):
                 continue
             for extension in self.extensions:
                 extension.before_judgement(run, now)
-            if (run.deferred or run.taken_early) and now - run.backlog_at >= _BACKLOG_SETTLED:
+            if run.deferred and now - run.backlog_at >= _BACKLOG_SETTLED:
                 self.folding.take_deferred(run, now)
             if run.state.proven:
                 self.of_run(run, partial(self._judge_run, run, now))

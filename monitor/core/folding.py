@@ -39,7 +39,6 @@ from megatron_monitor.run.restarts import precede
 from megatron_monitor.run.steps.step import STEP_EVENTS
 
 _BLOCK_ENDS = 5.0  # seconds without new bytes after which a block of lines counts as complete
-_MAX_EARLY = 256  # ends and failures of a file without steps, kept until the loop's file is read
 _LONG_BEFORE = 600.0  # seconds by which a file must precede the loop's last line to count as older
 _PROMPT = 1.0  # maximum delay in seconds for which the arrival of a line is its time
 _UNTIMED = frozenset({IterationLogged, TrainerLogged})  # steps whose arrival is their time if the line has none
@@ -220,21 +219,13 @@ class Folding:
         self._watched.archive_or_watch(run, now, new=new)
 
     def _take_held_back(self, run: Run) -> tuple[()]:
-        last, moved_at = run.state.log_clock_last, run.state.progress_at or 0.0
+        last, moved_at = run.state.attempt.progress_clock, run.state.progress_at or 0.0
         for entry, source, at in run.deferred:
-            stream, logged = self._watched.sources.get(source), log_clock(entry.event.logged_at)
-            if logged is None and stream is not None and not stream.resumed:
-                logged = stream.member.last_stamp  # the line was written before that
-            if at < moved_at - _LONG_BEFORE if last is None or logged is None else logged < last:
-                continue
-            self._watched.judge.take(run, (entry,), source, at, False)
-        early = run.taken_early if run.state.attempt.phase not in ENDED else ()
-        for entry, source, at in early:  # the other file was read later and written earlier
             logged = log_clock(entry.event.logged_at)
-            if last is not None and logged is not None and logged >= last:
+            older = at < moved_at - _LONG_BEFORE if last is None or logged is None else logged < last
+            if len(run.log.sources) == 1 or not older:  # a single file is in order
                 self._watched.judge.take(run, (entry,), source, at, False)
         run.deferred.clear()
-        run.taken_early.clear()
         return ()
 
     def release_overdue(self, now: float) -> None:
@@ -277,19 +268,17 @@ def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float)
     for entry in entries:
         surrounds, held = isinstance(entry.event, _SURROUNDING), (entry, source.name, at)
         if run.deferred and type(entry.event) in _BEHIND_AN_END:
-            taken += _own_deferred(run, source.name)
-        if surrounds and not source.has_steps:
+            taken += _own_deferred(run, source.name, entry.line)
+        if surrounds and not (source.has_steps and source.member.steps):
             run.deferred.append(held)
             continue
-        if surrounds and not source.member.steps and len(run.taken_early) < _MAX_EARLY:
-            run.taken_early.append(held)
         source.has_steps = source.has_steps or (entry.event.proves_training and type(entry.event) not in SETUP_EVENTS)
         taken.append(entry)
     return taken
 
 
-def _own_deferred(run: Run, source: str) -> list[LogEvent]:
-    """Remove and return the deferred events of that source."""
-    own = [entry for entry, name, _ in run.deferred if name == source]
-    run.deferred = [held for held in run.deferred if held[1] != source]
-    return own
+def _own_deferred(run: Run, source: str, line: int) -> list[LogEvent]:
+    """Remove and return the deferred events of that source before that line."""
+    own = [held for held in run.deferred if held[1] == source and held[0].line < line]
+    run.deferred = [held for held in run.deferred if held not in own]
+    return [entry for entry, _, _ in own]

@@ -50,9 +50,6 @@ class Run(MonitoredRun):
     deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
     """(event, source, instant): ends and failures from files without a training loop (a job's `.err`), until the
     loop's file is read."""
-    taken_early: list[tuple[LogEvent, str, float]] = field(default_factory=list)
-    """The same from files with a set-up and no steps: applied at once, and again if the file of the loop, which is read
-    after them, was written before."""
     backlog_at: float = 0.0
     """Instant at which lines of its backlog last came."""
     next_check: float = float("-inf")
@@ -87,7 +84,7 @@ class Run(MonitoredRun):
 
     def saved(self) -> SavedRun:
         """Return its saved form."""
-        return SavedRun(self.state, self.book, self.historical, self.expired, self.deferred, self.taken_early)
+        return SavedRun(self.state, self.book, self.historical, self.expired, self.deferred)
 
 
 class Runs(dict[str, Run]):
@@ -130,7 +127,7 @@ class Runs(dict[str, Run]):
                     state.coverage.unconfirmed = state.coverage.unconfirmed or 0.0
                 run = Run(
                     state, known.book, known.historical, known.expired, log=self._logs.named(name),
-                    deferred=known.deferred, taken_early=known.taken_early,
+                    deferred=known.deferred,
                 )  # fmt: skip
                 self._add(run)
                 if state.progress_at is not None:

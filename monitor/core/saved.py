@@ -70,7 +70,6 @@ class SavedRun(Struct, omit_defaults=True):
     historical: bool = False
     expired: bool = False
     deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
-    taken_early: list[tuple[LogEvent, str, float]] = field(default_factory=list)
 
 
 class LogState(Struct):

@@ -92,7 +92,7 @@ class Watched:
         """Return when the run must be evaluated again without news: after 15 s without an open incident or a near
         deadline, otherwise after 1 s.
         """
-        waits = run.book.open or run.deferred or run.taken_early
+        waits = run.book.open or run.deferred
         if run.historical and not waits:
             return now + _MAX_EVALUATION_INTERVAL
         if waits or not run.state.live or run.state.attempt.phase == "exiting":
