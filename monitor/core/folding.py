@@ -189,10 +189,7 @@ class Folding:
     def _judge(self, run: Run, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
         """Fold the events into the run. A historical run becomes live again if it progresses or crashes live."""
         state = run.state
-        prompt = source.caught_up and (source.ordered or (not source.behind_bytes and now - at < _PROMPT))
-        # the times of several steps that were read at once are unknown
-        single = prompt and sum(map(_UNTIMED.__contains__, map(type, map(_EVENT, entries)))) == 1
-        state.arrived = at if single else None
+        state.arrived = at if _is_arrival(source, entries, now - at) else None
         before, stamped, read_at = state.progress_at, state.attempt.progress_clock, state.read_at
         dead = state.attempt.phase in ENDED
         if run.expired:
@@ -254,6 +251,12 @@ class Folding:
     def drop(self, name: str) -> None:
         """Forget the held lines of that source."""
         self._holding.pop(name, None)
+
+
+def _is_arrival(source: Source, entries: Sequence[LogEvent], delay: float) -> bool:
+    """Return True if the instant is that of a step: the times of several steps that were read at once are unknown."""
+    prompt = source.caught_up and (source.ordered or (not source.behind_bytes and delay < _PROMPT))
+    return bool(prompt) and sum(map(_UNTIMED.__contains__, map(type, map(_EVENT, entries)))) == 1
 
 
 def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float) -> Sequence[LogEvent]:

@@ -177,10 +177,16 @@ class ResumeDiscontinuity(Rule):
         if batch and sizes and iteration > every and not (min(sizes) <= batch <= max(sizes) or grows):
             text = f"batch size {batch}, before {max(sizes)}"
             yield _found("batch size", "warning", text, global_batch_size=batch, expected_batch_size=max(sizes))
-        expected, _ = self._at("samples", iteration) or (None, None)
-        if step.samples is None or expected is None:
-            return
-        if abs(step.samples - expected) > _SAMPLES * expected + 2 * every * max(batch, *sizes, 0):
+        yield from self._samples(step, 2 * every * max(batch, *sizes, 0))
+
+    def _samples(self, step: Step, within: int) -> Iterator[dict[str, Any]]:
+        """Yield the consumed samples if they do not continue, `within` so many samples."""
+        expected, _ = self._at("samples", step.iteration) or (None, None)
+        if (
+            step.samples is not None
+            and expected is not None
+            and abs(step.samples - expected) > _SAMPLES * expected + within
+        ):
             text = f"consumed samples {step.samples}, expected {expected:.0f}: data is repeated or skipped"
             samples = {"consumed_samples": step.samples, "expected_samples": round(expected)}
             yield _found("samples", "critical", text, **samples)

@@ -88,14 +88,7 @@ def missing(reports: Sequence[Report], world_size: int | None) -> Missing | None
     proof: Proof = "behind" if any(behind.values()) else "silent"
     late = behind if proof == "behind" else silent
     found = set[int]().union(*late.values())
-    if proof == "behind":
-        proved = len(found) <= max(1, len(waiting) // 2)  # if few ranks wait, they may be the faulty ones
-    else:
-        most = min(_MAX_SILENT, max(1, len(waiting) // _SILENT_SHARE))
-        # ranks of several nodes were probably killed
-        near = bool(found) and max(found) - min(found) < _MAX_SILENT
-        proved = near and len(waiting) >= _MIN_WAITING and len(found) <= most
-    if not proved:
+    if not _proved(proof, found, len(waiting)):
         return None
     many = {name: sum(report.work is not None for report in groups[name].values()) for name in late if late[name]}
     group = max(many, key=lambda name: (many[name], name))  # the one in which most ranks wait
@@ -110,6 +103,16 @@ def missing(reports: Sequence[Report], world_size: int | None) -> Missing | None
         group=next((report.name for report in first if report.name), ""),
         all_others=world_size is not None and len(waiting | found) == world_size,
     )
+
+
+def _proved(proof: Proof, found: set[int], waiting: int) -> bool:
+    """Return True if these ranks are the faulty ones."""
+    if proof == "behind":
+        return len(found) <= max(1, waiting // 2)  # if few ranks wait, they may be the faulty ones
+    most = min(_MAX_SILENT, max(1, waiting // _SILENT_SHARE))
+    # ranks of several nodes were probably killed
+    near = bool(found) and max(found) - min(found) < _MAX_SILENT
+    return near and waiting >= _MIN_WAITING and len(found) <= most
 
 
 def _stuck(group: _Group) -> int | None:

@@ -101,10 +101,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, peak: float | None)
     """Fill in the values that follow from the seconds and the sizes."""
     attempt, seconds = state.attempt, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
-    printed = derived.printed_tflops(state) if attempt.step_source == "iteration" else None
-    if steady is not None and steady.tflops.seen:  # the last line's figure is used for runs without steady iterations
-        printed = steady.tflops.median
-    computed = None
+    printed, computed = _printed_tflops(state, steady), None
     if seconds:
         formula, first = attempt.tflops_formula, state.log_clock_first
         computed = flops.computed_tflops(attempt.topology, seconds, batch, sequence, attempt.format, formula, first)
@@ -122,3 +119,10 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, peak: float | None)
     row.tokens_per_second = row.samples_per_second * sequence if row.samples_per_second and sequence else None
     # TFLOP/s per unit x units / 1024, as seed 003 counts. A unit is a GPU or a CPU node.
     row.petaflops = row.tflops * row.gpus / 1024 if row.tflops is not None and row.gpus else None
+
+
+def _printed_tflops(state: RunState, steady: AtSize | None) -> float | None:
+    """Return the median of the steady iterations, or the last line's figure for runs without them."""
+    if steady is not None and steady.tflops.seen:
+        return steady.tflops.median
+    return derived.printed_tflops(state) if state.attempt.step_source == "iteration" else None

@@ -95,6 +95,32 @@ class LineReader:
 
     def read(self, line: Line, found: Found, end: int | None = None) -> list[Event | Spanned]:
         """Return the events of a place in the line. `end` is where the text behind the match ends."""
+        spec = self.spec
+        spans, texts = self._spans(line, found)
+        values = self._of_groups(spans)
+        if (spec.line or spec.form in ("pairs", "json")) and not self._take_pairs(values, line, found, end):
+            return []
+        if (values and spec.regex and not value_of(values)) or (spec.means in _PARTS and _RAY_REPEATS in line.text):
+            return []
+        return self._said(values, texts, line)
+
+    def _said(self, values: dict[str, Any], texts: Mapping[str, Any], line: Line) -> list[Event | Spanned]:
+        """Return the events with these values; none if one that they need is missing."""
+        spec = self.spec
+        if value_of(values.get("logged_at")) is None:
+            values.pop("logged_at", None)
+        said = Spanned(self._make, line.origin_spans | self._given(texts, line) | values)
+        if spec.line:
+            return [said] if said.events() else []
+        known_values = value_of(said.values)
+        if not known_values.keys() >= self._needs:
+            return []
+        origin = {name: known_values.get(name) for name in line.origin}
+        failure = spec.failed.event(known_values.get("exit_code"), texts, origin) if spec.failed else ()
+        return [*failure, said, *(EVENT_TYPES[kind](**line.origin) for kind in spec.also)]
+
+    def _spans(self, line: Line, found: Found) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return (group -> its span, or spans if it has several places; group -> its text for the rule's values)."""
         spec, (match, matches) = self.spec, found
         spans: dict[str, Any] = {}
         for one in matches:
@@ -107,22 +133,7 @@ class LineReader:
             pattern = next((one for one in self._extras if name in one.groupindex), None)
             places = pattern.finditer(line.text[:_SEARCHED]) if pattern else (match,)
             spans[name] = tuple(line.span(one.span(name), self._converters[name]) for one in places)
-        values = self._of_groups(spans)
-        if (spec.line or spec.form in ("pairs", "json")) and not self._take_pairs(values, line, found, end):
-            return []
-        if (values and spec.regex and not value_of(values)) or (spec.means in _PARTS and _RAY_REPEATS in line.text):
-            return []
-        if value_of(values.get("logged_at")) is None:
-            values.pop("logged_at", None)
-        said = Spanned(self._make, line.origin_spans | self._given(texts, line) | values)
-        if spec.line:
-            return [said] if said.events() else []
-        known_values = value_of(said.values)
-        if not known_values.keys() >= self._needs:
-            return []
-        origin = {name: known_values.get(name) for name in line.origin}
-        failure = spec.failed.event(known_values.get("exit_code"), texts, origin) if spec.failed else ()
-        return [*failure, said, *(EVENT_TYPES[kind](**line.origin) for kind in spec.also)]
+        return spans, texts
 
     def _of_groups(self, spans: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that groups fill."""
@@ -154,14 +165,18 @@ class LineReader:
             if not field or not printed:
                 continue
             span = Span(line.start + at, printed, convert, convert(printed))
-            if key is not None:
-                values.setdefault(field, {})[key] = span
-            elif field in self._several:
-                values[field] = (*values.get(field, ()), span)
-            elif value_of(values.get(field)) is None:
-                values[field] = span
+            self._put(values, field, key, span)
         of_pairs = list(values.values())[of_groups:]
         return bool(spec.line) or any(value_of(value) not in (None, {}) for value in of_pairs)
+
+    def _put(self, values: dict[str, Any], field: str, key: str | None, span: Span) -> None:
+        """Add the span of a field, or of a name within a field."""
+        if key is not None:
+            values.setdefault(field, {})[key] = span
+        elif field in self._several:
+            values[field] = (*values.get(field, ()), span)
+        elif value_of(values.get(field)) is None:
+            values[field] = span
 
     def _target(self, name: str) -> tuple[str, str | None, Convert]:
         """Return (field, name within the field, converter) of a printed name. The field of an unknown name is empty."""
