@@ -187,7 +187,7 @@ FilePath = Annotated[str, Meta(extra={"read": path_of, "resolve": absolute})]
 PathOrName = Annotated[str, Meta(extra={"read": path_of, "resolve": absolute_if_slashed})]
 CommandLine = Annotated[
     tuple[str, ...],
-    Meta(min_length=1, extra={"resolve": lambda words, base: (absolute_if_slashed(words[0], base), *words[1:])}),
+    Meta(min_length=1, extra={"resolve": lambda command, base: (absolute_if_slashed(command[0], base), *command[1:])}),
 ]
 """A program and its arguments, passed unchanged."""
 Header = Annotated[str, _shaped(_HEADER, "a header's name")]
