@@ -56,8 +56,10 @@ class Explanation(Struct):
         if self.before is None or not (fresh or self.found is None):
             return False
         during = [line for line in window.lines if line.iteration >= onset]
+        if self.found is not None and len(during) > _LINES_DURING:
+            return False
         slow = profile(during[:_LINES_DURING])
-        if slow is None or (self.found is not None and len(during) > _LINES_DURING):
+        if slow is None:
             return False
         reported, self.found = self.found, attribute(self.before, slow, stages)
         return reported is None or (reported.cause, reported.scope) != (self.found.cause, self.found.scope)

@@ -36,11 +36,11 @@ class SavedSource(Struct, omit_defaults=True, gc=False):
     saved_at: float
     member: StreamIdentity
     """Its run, with the reason."""
-    experiments: Experiments = field(default_factory=Experiments)
-    """With the lines that wait for arguments."""
-    waiting: list[tuple[LogEvent, float]] = field(default_factory=list)
+    experiments: Experiments | None = None
+    """With the lines that wait for arguments. None: neither arguments nor such lines. There may be 100,000 sources."""
+    waiting: tuple[tuple[LogEvent, float], ...] = ()
     """(event, instant) of lines whose run is undecided."""
-    setup_events: list[tuple[LogEvent, float]] = field(default_factory=list)
+    setup_events: tuple[tuple[LogEvent, float], ...] = ()
     put_out: bool = False
     """True: its run was dropped to make room."""
     new: bool = False

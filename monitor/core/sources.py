@@ -146,9 +146,10 @@ class Source(Struct, eq=False):
             reader.ordered, waits = self.ordered.save(), self.ordered.size
         position = self.content.position(reader.offset + waits, self.former, self.mtime)
         observed = now if self.observed_until is None else self.observed_until
+        experiments = self.experiments if self.experiments.reported or self.experiments.held else None
         return SavedSource(
-            self.log.name, position, reader, observed, self.member,
-            self.experiments, self.waiting, self.setup_events, self.put_out, self.new, self.mount, self.owner,
+            self.log.name, position, reader, observed, self.member, experiments, tuple(self.waiting),
+            tuple(self.setup_events), self.put_out, self.new, self.mount, self.owner,
         )  # fmt: skip
 
 
@@ -199,10 +200,10 @@ class Sources(dict[str, Source]):
         self._unread.add(source.name)
         self._join(source)
         if known is not None:
-            source.experiments = known.experiments
+            source.experiments = known.experiments or source.experiments
             source.log.note_experiment(source)
             if source.resumed:
-                source.waiting, source.setup_events = known.waiting, known.setup_events
+                source.waiting, source.setup_events = list(known.waiting), list(known.setup_events)
             else:
                 source.experiments.held.clear()
         return source

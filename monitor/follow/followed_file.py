@@ -320,6 +320,7 @@ class FollowedFile(Struct, eq=False):
             self.caught_up = not self.announced
             if self.announced:
                 self.context.pending.append(self._opened(content, status, resumed=resumed))
+                self.content = replace(content, proved=None)  # there may be 100,000, and only the core needs the proof
             return
         if was_gone:
             self.context.pending.append(Readable(self.source, at))
